@@ -1,0 +1,6 @@
+"""`python -m kvbench` is `kvbench`."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()

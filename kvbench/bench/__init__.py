@@ -1,0 +1,1 @@
+"""One run: configuration -> workload -> system -> result. Draws nothing, prints nothing."""

@@ -1,0 +1,50 @@
+"""The tree of every key: those of a run as a whole, and the ones that the rooms below declare.
+
+Nothing here imports NumPy or Numba: `kvbench config` and a wrong key answer at once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..core.config import KeyTree
+from ..core.keys import Key
+from ..costs.keys import COST_KEYS
+from ..costs.models import KV_BYTES, WEIGHT_BYTES
+from ..scheduler.keys import CACHE_KEYS, SCHEDULER_KEYS
+from ..scheduler.presets import DEFAULT_PRESET
+from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
+
+DTYPES = tuple(WEIGHT_BYTES)
+KV_DTYPES = ("auto", *KV_BYTES)
+
+RUN_KEYS: tuple[Key, ...] = (
+    Key("preset", "str", DEFAULT_PRESET, "", "rules of an engine and version (`kvbench list`)"),
+    Key("model", "str", "llama-3.1-8b", "", "a known model, or a path to a Hugging Face config.json"),
+    Key("device", "str", "h100", "", "a known device"),
+    Key("tp", "int", 1, "devices", "tensor parallelism", low=1),
+    Key("dtype", "choice", "bf16", "", "of the weights", DTYPES),
+    Key(
+        "kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES
+    ),
+    Key("clock", "choice", "modelled", "", "modelled: step times from cost tables", ("modelled", "measured")),
+    Key("seed", "int", 0, "", "of everything drawn; [seeds] overrides parts", low=0),
+    Key("block_tokens", "int", 16, "tokens", "in a block of the cache", low=1, high=65536),
+    Key("max_model_len", "int", 0, "tokens", "prompt and output at most; 0 = what the model allows", low=0),
+    Key("overlap", "bool", False, "", "plan a step while the one before runs"),
+    Key("batching", "choice", "continuous", "", "static waits for the longest", ("continuous", "static")),
+    Key(
+        "path",
+        "choice",
+        "auto",
+        "",
+        "how the engine runs; auto = the fast one where allowed",
+        ("auto", "step"),
+    ),
+)
+
+
+@cache
+def key_tree() -> KeyTree:
+    """Every key, and those that a [[phase]] may hold."""
+    return KeyTree((*RUN_KEYS, *WORKLOAD_KEYS, *CACHE_KEYS, *SCHEDULER_KEYS, *COST_KEYS), PHASE_KEYS)

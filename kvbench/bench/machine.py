@@ -1,0 +1,64 @@
+"""What ran a run: versions, CPU, commit. For run.json; a result of the modelled clock needs none of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from .scenarios import PACKAGE
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result could depend on."""
+    import llvmlite
+    import numba
+    import numpy
+
+    return {
+        "kvbench": __version__,
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "numba": numba.__version__,
+        "llvmlite": llvmlite.__version__,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """CPU and system."""
+    return {
+        "cpu": cpu_name(),
+        "cpus": os.cpu_count(),
+        "architecture": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+@cache
+def cpu_name() -> str:
+    """The CPU's own name where the system tells it, else the architecture."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def git_commit() -> str:
+    """The commit of the checkout this runs from, with `-dirty` where files differ; "" elsewhere."""
+    root = PACKAGE.parent
+    if not (root / ".git").exists():
+        return ""
+    import subprocess
+
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,213 @@
+"""One run: configuration -> workload -> system -> result. The Python face of kvbench.
+
+from kvbench.bench.configure import configure
+from kvbench.bench.run import run
+result = run(configure("chat", changes=[("code", "cache.blocks=20000")]))
+result.record.summary.latencies["ttft"].p99
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import UsageError
+from ..core.jit import compile_watch
+from ..core.journal import REFUSED, Counters, Journal
+from ..core.requests import Requests
+from ..costs.roofline import roofline
+from ..costs.tables import Costs
+from ..engine.settings import EngineSettings
+from ..engine.simulation import Simulation
+from ..metrics.latency import summarise
+from ..report.record import MemoryLine, RunRecord
+from ..report.run_json import run_document
+from ..scheduler.presets import find_preset
+from ..workload.build import build_workload
+from ..workload.trace import TraceInfo
+from .configure import Configured
+from .machine import cpu_name, git_commit, machine, versions
+from .system import System, build_system
+
+Progress = Callable[[int, int], None]
+"""Called between slices with (sequences done, sequences)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """All that one run left behind.
+
+    record     what a report shows
+    document   run.json
+    warnings   one line each, for stderr
+    """
+
+    requests: Requests
+    journal: Journal
+    counters: Counters
+    record: RunRecord
+    document: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+@dataclass
+class Stages:
+    """Host seconds of each stage, in order."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = round(time.perf_counter() - start, 6)
+
+
+def run(configured: Configured, progress: Progress | None = None, record_steps: bool = False) -> Result:
+    """Run a configuration to its end, or until Ctrl-C: then the result holds what was done and says so.
+
+    raises  UsageError: the configuration cannot run, the workload is wrong, every request was refused
+    """
+    stages = Stages()
+    system = build_system(configured.config, record_steps)
+    with stages.stage("workload"):
+        requests, trace = build_workload(system.config.tree())
+        requests.check()
+    with stages.stage("costs"):
+        costs = roofline(system.deployment, system.costs)
+    with stages.stage("build"):
+        simulation = Simulation(requests, system.settings, costs.tables)
+    with stages.stage("run"):
+        complete = _finish(simulation, progress)
+    with stages.stage("metrics"):
+        journal, counters = simulation.journal(), simulation.counters()
+        refused = _refusals(requests, journal, system.settings)
+        record = _record(configured, system, costs, requests, journal, counters, complete)
+    document = run_document(record, _details(configured, system, costs, trace, stages))
+    warnings = (*refused, *_changed_workload(configured, record))
+    return Result(requests, journal, counters, record, document, warnings)
+
+
+def _finish(simulation: Simulation, progress: Progress | None) -> bool:
+    try:
+        return simulation.run(progress)
+    except KeyboardInterrupt:
+        return False
+
+
+def _refusals(requests: Requests, journal: Journal, settings: EngineSettings) -> tuple[str, ...]:
+    """One line on what was refused and why. UsageError when that is everything."""
+    refused = journal.status == REFUSED
+    count = int(refused.sum())
+    if count == 0:
+        return ()
+    reasons = _reasons(requests, journal.request_index[refused], settings)
+    if count == refused.size:
+        raise UsageError(
+            f"all {count} sequences were refused: {reasons}; shorten them, or raise what limits them"
+        )
+    return (f"{count} of {refused.size} sequences were refused at arrival: {reasons}",)
+
+
+def _reasons(requests: Requests, index: np.ndarray[Any, np.dtype[np.int64]], settings: EngineSettings) -> str:
+    """Why an engine refuses these requests, each counted under the first reason that holds."""
+    need = requests.prompt_tokens[index] + requests.max_tokens[index]
+    capacity = settings.cache.num_blocks * settings.block_tokens
+    no_output = requests.output_tokens[index] == 0
+    too_long = ~no_output & (need > settings.max_model_len)
+    too_large = ~no_output & ~too_long & (need > capacity)
+    reasons = (
+        (no_output, "have no output token"),
+        (too_long, f"exceed max_model_len ({settings.max_model_len}) with prompt + max_tokens"),
+        (too_large, f"exceed the cache ({settings.cache.num_blocks} blocks, {capacity} tokens)"),
+    )
+    told = [f"{int(which.sum())} {text}" for which, text in reasons if which.any()]
+    return ", ".join(told) or "the engine gave no place to them"
+
+
+def _changed_workload(configured: Configured, record: RunRecord) -> tuple[str, ...]:
+    if configured.fingerprint in ("", record.fingerprint):
+        return ()
+    return (
+        "this is not the workload of that run.json (another trace, or a NumPy that draws other numbers): "
+        f"fingerprint {record.fingerprint[:16]}, was {configured.fingerprint[:16]}",
+    )
+
+
+def _record(
+    configured: Configured,
+    system: System,
+    costs: Costs,
+    requests: Requests,
+    journal: Journal,
+    counters: Counters,
+    complete: bool,
+) -> RunRecord:
+    config = system.config
+    preset = find_preset(config["preset"], config.where["preset"])
+    return RunRecord(
+        run=configured.name,
+        fingerprint=requests.fingerprint(),
+        clock=config["clock"],
+        cache_state=config["cache.state"],
+        cache_kind=config["cache.kind"],
+        preset=preset.name,
+        engine=preset.engine,
+        batching=config["batching"],
+        overlap=config["overlap"],
+        overlap_default=preset.overlap_default,
+        model=system.deployment.model.name,
+        dtype=config["dtype"],
+        kv_dtype=config["kv_dtype"],
+        parallelism=f"tp {config['tp']}",
+        device=config["device"],
+        step_times=costs.source,
+        block_tokens=config["block_tokens"],
+        seed=config["seed"],
+        machine=cpu_name(),
+        path=counters.path,
+        memory=memory_lines(system),
+        notes=(*requests.notes, *costs.notes),
+        complete=complete,
+        summary=summarise(journal, requests, counters),
+    )
+
+
+def memory_lines(system: System) -> tuple[MemoryLine, ...]:
+    """The memory budget of a device, as a table shows it."""
+    budget, config = system.budget, system.config
+    blocks = system.settings.cache.num_blocks
+    kv = f"{blocks:,} blocks of {config['block_tokens']} tokens"
+    if blocks < budget.num_blocks:
+        kv += f" (cache.blocks; {budget.num_blocks:,} would fit)"
+    elif blocks > budget.num_blocks:
+        kv += f" (cache.blocks; MORE than the {budget.num_blocks:,} that fit)"
+    share = f"of {system.deployment.device.memory_bytes / 1e9:.1f} GB, memory_utilization"
+    return (
+        MemoryLine("usable", budget.usable_bytes, f"{share} {config['cache.memory_utilization']:g}"),
+        MemoryLine("weights", budget.weights_bytes),
+        MemoryLine("KV", blocks * budget.block_bytes, kv),
+        MemoryLine("reserved", budget.reserved_bytes, "activations, workspaces, driver: an estimate"),
+        MemoryLine("metadata", budget.metadata_bytes, "block tables and slots"),
+    )
+
+
+def _details(
+    configured: Configured, system: System, costs: Costs, trace: TraceInfo | None, stages: Stages
+) -> dict[str, Any]:
+    return {
+        "config": system.config.tree(),
+        "given": configured.given,
+        "trace": None if trace is None else asdict(trace),
+        "step_times_without": list(costs.missing),
+        "versions": versions(),
+        "machine": machine(),
+        "git_commit": git_commit(),
+        "host_s": stages.seconds,
+        "jit": {"functions_compiled": compile_watch.functions, "seconds": round(compile_watch.seconds, 3)},
+    }

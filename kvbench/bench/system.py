@@ -1,0 +1,167 @@
+"""The system of a configuration: device, model, memory and the engine's rules, with nothing left open.
+
+Plain Python: `kvbench config X` shows what open sizes come to without compiling anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..core.config import Config
+from ..core.errors import UsageError
+from ..core.units import NS_PER_US
+from ..costs.deployment import Deployment
+from ..costs.devices import find_device
+from ..costs.keys import CostSettings
+from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
+from ..costs.models import Model, find_model
+from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+from ..scheduler.presets import automatic
+
+RUNNABLE: dict[str, tuple[Any, ...]] = {
+    "clock": ("modelled",),
+    "overlap": (False,),
+    "cache.state": ("cold",),
+}
+"""Keys whose other values exist by name but cannot run in this version."""
+
+OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
+    TOKEN_BUDGET: {
+        "scheduler.policy": ("fcfs", "priority"),
+        "cache.free_order": ("auto", "tail", "unhashed-first"),
+    },
+    PREFILL_FIRST: {
+        "scheduler.policy": ("fcfs", "lpm", "dfs-weight", "lof", "random", "priority"),
+        "cache.free_order": ("auto", "append", "sorted-front"),
+    },
+}
+"""Values that belong to one of the two schedulers."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What a run is made of, besides its requests.
+
+    config   every key, nothing open
+    budget   of each device; `num_blocks` is what would fit, settings.cache.num_blocks what is used
+    """
+
+    config: Config
+    deployment: Deployment
+    budget: MemoryBudget
+    costs: CostSettings
+    settings: EngineSettings
+
+
+def build_system(config: Config, record_steps: bool = False) -> System:
+    """Close every open key and make the engine's settings. UsageError: cannot run, does not fit."""
+    device = find_device(config["device"])
+    model = find_model(config["model"])
+    _check_runnable(config)
+    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
+    config = config.replaced(_closed(config, model), "by model")
+    deployment = Deployment(
+        device=device,
+        model=model,
+        dtype=config["dtype"],
+        kv_dtype=config["kv_dtype"],
+        tp=config["tp"],
+        block_tokens=config["block_tokens"],
+        max_model_len=config["max_model_len"],
+    )
+    budget = memory_budget(deployment, _limits(config))
+    if config["cache.blocks"] == 0:
+        config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
+    costs = CostSettings(**config.section("costs"))
+    return System(config, deployment, budget, costs, _settings(config, costs, record_steps))
+
+
+def _check_runnable(config: Config) -> None:
+    for name, values in RUNNABLE.items():
+        if config[name] not in values:
+            raise UsageError(
+                f"{config.where[name]}: {name} = {_toml(config[name])} is not in this version, "
+                f"which runs {name} = {' or '.join(_toml(v) for v in values)}"
+            )
+    discipline = config["scheduler.discipline"]
+    for name, allowed in OF_DISCIPLINE[discipline].items():
+        if config[name] not in allowed:
+            raise UsageError(
+                f"{config.where[name]}: {name} = {config[name]} is not a rule of scheduler.discipline = "
+                f"{discipline}; choose {', '.join(allowed)}"
+            )
+    if config["cache.kind"] != "radix" and config["cache.eviction"] not in ("", "lru"):
+        raise UsageError(
+            f"{config.where['cache.eviction']}: cache.eviction = {config['cache.eviction']} needs "
+            f"cache.kind = radix; {config['cache.kind']} evicts in the order of its free queue (lru)"
+        )
+
+
+def _closed(config: Config, model: Model) -> dict[str, Any]:
+    """What the open keys that depend on the model come to."""
+    closed: dict[str, Any] = {}
+    if config["max_model_len"] == 0:
+        closed["max_model_len"] = model.max_positions
+    elif config["max_model_len"] > model.max_positions:
+        raise UsageError(
+            f"{config.where['max_model_len']}: max_model_len = {config['max_model_len']} is beyond the "
+            f"{model.max_positions} positions of {model.name}"
+        )
+    if config["kv_dtype"] == "auto":
+        closed["kv_dtype"] = "fp16" if config["dtype"] == "fp16" else "bf16"
+    return closed
+
+
+def _limits(config: Config) -> EngineLimits:
+    """What the reserve depends on: the widest step and the most sequences."""
+    rules = config.section("scheduler")
+    if rules["discipline"] == TOKEN_BUDGET:
+        tokens, sequences = rules["max_num_batched_tokens"], rules["max_num_seqs"]
+    else:
+        tokens = (
+            rules["chunked_prefill_size"] if rules["enable_chunked_prefill"] else rules["max_prefill_tokens"]
+        )
+        sequences = rules["max_running_requests"]
+    return EngineLimits(config["cache.memory_utilization"], tokens, sequences)
+
+
+def _settings(config: Config, costs: CostSettings, record_steps: bool) -> EngineSettings:
+    return EngineSettings(
+        scheduler=_scheduler_rules(config.section("scheduler")),
+        cache=CacheRules(
+            kind=config["cache.kind"],
+            num_blocks=config["cache.blocks"],
+            eviction=config["cache.eviction"],
+            free_order=config["cache.free_order"],
+        ),
+        block_tokens=config["block_tokens"],
+        max_model_len=config["max_model_len"],
+        batching=config["batching"],
+        tokenize_ns_per_token=round(costs.tokenize_us_per_token * NS_PER_US),
+        detokenize_ns=round(costs.detokenize_us_per_token * NS_PER_US),
+        concurrency=config["arrivals.concurrency"],
+        closed_loop=_is_closed_loop(config),
+        record_steps=record_steps,
+        fast=config["path"] == "auto",
+    )
+
+
+def _scheduler_rules(values: Mapping[str, Any]) -> SchedulerRules:
+    rules = {f.name: values[f.name] for f in fields(SchedulerRules)}
+    if rules["discipline"] == PREFILL_FIRST and not rules["enable_chunked_prefill"]:
+        rules["chunked_prefill_size"] = 0  # to the engine 0 is off; to a user it is "by device memory"
+    return SchedulerRules(**rules)
+
+
+def _is_closed_loop(config: Config) -> bool:
+    if config["arrivals.process"] == "closed" and config["arrivals.concurrency"] == 0:
+        raise UsageError("arrivals.process = closed needs arrivals.concurrency of at least 1")
+    return config["arrivals.process"] == "closed" or any(
+        phase.get("arrivals.process") == "closed" for phase in config.phases
+    )
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

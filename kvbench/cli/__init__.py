@@ -1,0 +1,82 @@
+"""The command line: parse, call, exit code. Data goes to stdout; progress, warnings and errors to stderr.
+
+Commands import the rooms below when they are called, so `kvbench --help` loads neither NumPy nor Numba.
+Every error is one line, and its exit code belongs to the exception.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from .. import __version__
+from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
+from .run import run_command
+from .show import config_command, list_command
+
+NO_COLOR = bool(os.environ.get("NO_COLOR"))
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "color": False if NO_COLOR else None},
+)
+@click.version_option(__version__, prog_name="kvbench", message="%(prog)s %(version)s")
+@click.pass_context
+def app(context: click.Context) -> int | None:
+    """What will this KV-cache design do to this workload's latency tail?
+
+    kvbench replays a workload through the scheduler and cache rules of SGLang and vLLM, on a modelled device.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return EXIT_OK
+
+
+app.add_command(run_command, "run")
+app.add_command(list_command, "list")
+app.add_command(config_command, "config")
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(call(sys.argv[1:]))
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; nothing but SystemExit of Python itself gets through."""
+    try:
+        code = app.main(args=list(arguments), prog_name="kvbench", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or EXIT_OK)
+    except KvbenchError as error:
+        return _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        return _fail(f"{error.format_message()} (try kvbench --help)", EXIT_USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted before there was a result", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (`| head`) has gone: not an error, but the flush at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except Exception as error:
+        return _unexpected(error, arguments)
+
+
+def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
+    """A fault of kvbench itself: one line, and the trace for who asks for it."""
+    if {"-v", "--verbose"} & set(arguments):
+        import traceback
+
+        traceback.print_exc()
+    text = " ".join(str(error).split())
+    return _fail(f"unexpected {type(error).__name__}: {text} (-v shows where; please report it)", EXIT_FAILED)
+
+
+def _fail(message: str, code: int) -> int:
+    label = click.style("kvbench:", fg="red")
+    click.echo(f"{label} {' '.join(message.split())}", err=True, color=False if NO_COLOR else None)
+    return code

@@ -1,0 +1,69 @@
+"""Options that several commands share: all of them are keys of the configuration by another name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..bench.configure import Configured
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+KEY_OF_OPTION = {
+    "preset": "preset",
+    "model": "model",
+    "device": "device",
+    "tp": "tp",
+    "dtype": "dtype",
+    "num_prompts": "num_prompts",
+    "request_rate": "arrivals.rate",
+    "burstiness": "arrivals.burstiness",
+    "max_concurrency": "arrivals.concurrency",
+    "seed": "seed",
+}
+"""Parameter name -> key. The value stays text, so that one place checks it and words the error."""
+
+
+def configuration_options(command: F) -> F:
+    """Target, --trace, --set and the aliases; `configured` reads them."""
+    options = (
+        click.argument("target", required=False, metavar="[X]"),
+        click.option(
+            "--trace", metavar="FILE", help="Replay a trace: replaces arrivals, lengths, sharing of X."
+        ),
+        click.option("--preset", metavar="NAME", help="Rules of an engine and version."),
+        click.option("--model", metavar="NAME", help="A known model or a path to its config.json."),
+        click.option("--device", metavar="NAME", help="A known device."),
+        click.option("--tp", metavar="N", help="Tensor parallelism."),
+        click.option("--dtype", metavar="TYPE", help="Of the weights: bf16, fp16, fp8, int8, fp4."),
+        click.option("--num-prompts", metavar="N", help="Requests to run."),
+        click.option("--request-rate", metavar="R", help="Requests/s, or inf; a trace is stretched to it."),
+        click.option("--burstiness", metavar="B", help="Shape of the gamma gaps; 1 is Poisson."),
+        click.option("--max-concurrency", metavar="N", help="Requests in flight at most."),
+        click.option("--seed", metavar="N", help="Of everything drawn."),
+        click.option(
+            "--skip-bad-rows", is_flag=True, help="Leave wrong rows of a trace out, and count them."
+        ),
+        click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Any key (kvbench config)."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def configured(parameters: dict[str, Any]) -> Configured:
+    """The configuration of the shared options. UsageError as `configure`."""
+    from ..bench.configure import configure
+
+    changes = []
+    for parameter, key in KEY_OF_OPTION.items():
+        value = parameters[parameter]
+        if value is not None:
+            changes.append((f"--{parameter.replace('_', '-')}", f"{key}={value}"))
+    if parameters["skip_bad_rows"]:
+        changes.append(("--skip-bad-rows", "trace.skip_bad_rows=true"))
+    changes += [("--set", text) for text in parameters["sets"]]
+    return configure(parameters["target"], parameters["trace"], changes)

@@ -1,0 +1,127 @@
+"""`kvbench run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from .options import configuration_options, configured
+from .progress import ProgressBar
+
+if TYPE_CHECKING:
+    from ..bench.configure import Configured
+    from ..bench.run import Result
+
+STDOUT = "-"
+
+
+@click.command()
+@configuration_options
+@click.option(
+    "-o", "--output", metavar="DIR", help="Write requests.csv, summary.csv, run.json; - prints summary.csv."
+)
+@click.option("--steps", is_flag=True, help="Write steps.csv too (with -o).")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
+@click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
+@click.option("-v", "--verbose", is_flag=True, help="Say where the time went; show the trace of a fault.")
+def run_command(**parameters: Any) -> int:
+    """Run a scenario, a file or a trace on a modelled device.
+
+    X is a scenario (kvbench list), a path to a .toml file, or to the run.json of an earlier run.
+    """
+    output = parameters["output"]
+    if parameters["steps"] and output in (None, STDOUT):
+        raise UsageError("--steps writes steps.csv; give a folder with -o DIR")
+    if parameters["cache_only"] and output is not None:
+        raise UsageError(
+            "--cache-only prints hit rates and writes no files; leave -o out (--json for a program)"
+        )
+    if parameters["target"] is None and parameters["trace"] is None:
+        raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    configuration = configured(parameters)
+    if parameters["cache_only"]:
+        return _replay(configuration, parameters)
+    return _run(configuration, parameters)
+
+
+def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
+    from ..report.files import make_folder
+
+    # before the run: a place that cannot be written shall not cost one
+    output, quiet = parameters["output"], parameters["quiet"]
+    folder = None if output in (None, STDOUT) else make_folder(Path(output))
+    _quiet_compiler(quiet)
+    from ..bench.run import run
+
+    with ProgressBar(quiet) as progress:
+        result = run(configuration, progress, record_steps=parameters["steps"])
+    if not quiet:
+        for warning in result.warnings:
+            _say(f"warning: {warning}")
+    written = "" if folder is None else _write(folder, result, parameters["steps"])
+    click.echo(_shown(result, parameters), nl=False)
+    if written and not quiet:
+        _say(written)
+    if parameters["verbose"]:
+        _say(_times(result))
+    return EXIT_OK if result.record.complete else _interrupted(result, folder)
+
+
+def _shown(result: Result, parameters: dict[str, Any]) -> str:
+    if parameters["as_json"]:
+        from ..report.run_json import summary_document, to_text
+
+        return to_text(summary_document(result.record))
+    if parameters["output"] == STDOUT:
+        from ..report.csv_files import summary_csv
+
+        return "".join(summary_csv(result.record))
+    from ..report.table import run_table
+
+    return run_table(result.record) + "\n"
+
+
+def _write(folder: Path, result: Result, steps: bool) -> str:
+    from ..report.result_files import write_result
+
+    names = write_result(folder, result.record, result.document, result.journal, result.requests, steps)
+    return f"wrote {', '.join(names)} to {folder}"
+
+
+def _times(result: Result) -> str:
+    stages = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in result.document["host_s"].items())
+    jit = result.document["jit"]
+    return f"{stages}; compiled {jit['functions_compiled']} functions in {jit['seconds']:.1f} s"
+
+
+def _interrupted(result: Result, folder: Path | None) -> int:
+    summary = result.record.summary
+    done, total = summary.statuses.get("finished", 0), summary["sequences"]
+    where = "it was not written (no -o)" if folder is None else f"it was written to {folder}"
+    _say(f"interrupted: a partial result, {done} of {total} sequences finished; {where}")
+    return EXIT_INTERRUPTED
+
+
+def _replay(configuration: Configured, parameters: dict[str, Any]) -> int:
+    _quiet_compiler(parameters["quiet"])
+    from ..bench.replay import replay
+    from ..report.run_json import to_text
+    from ..report.table import figures
+
+    found = replay(configuration)
+    click.echo(to_text(found) if parameters["as_json"] else figures(found), nl=False)
+    return EXIT_OK
+
+
+def _quiet_compiler(quiet: bool) -> None:
+    from ..core.jit import compile_watch
+
+    compile_watch.quiet = quiet
+
+
+def _say(text: str) -> None:
+    click.echo(f"kvbench: {text}", err=True)

@@ -1,0 +1,78 @@
+"""`kvbench list` and `kvbench config`: what there is to choose from."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from ..core.errors import EXIT_OK
+from .options import configuration_options, configured
+
+WIDTH = 100
+
+
+@click.command()
+def list_command() -> int:
+    """List scenarios, presets, models, devices and policies."""
+    from ..bench.scenarios import scenario_descriptions
+    from ..costs.devices import DEVICES
+    from ..costs.models import MODELS
+    from ..scheduler.keys import EVICTION, POLICIES
+    from ..scheduler.presets import ALIASES, PRESETS
+
+    presets = {name: preset.meaning for name, preset in PRESETS.items()}
+    presets |= {short: f"short for {full}, the newest known here" for short, full in ALIASES.items()}
+    _section("scenarios (kvbench run NAME)", scenario_descriptions())
+    _section("presets (--preset)", presets)
+    _section("models (--model, or a path to a config.json)", {n: m.description for n, m in MODELS.items()})
+    _section("devices (--device)", {n: d.description for n, d in DEVICES.items()})
+    _section("scheduling policies (--set scheduler.policy=)", POLICIES)
+    _section("eviction policies (--set cache.eviction=)", EVICTION)
+    return EXIT_OK
+
+
+@click.command()
+@configuration_options
+def config_command(**parameters: Any) -> int:
+    """Show every key with its value for X.
+
+    With default, unit, meaning, and where a value comes from. Without X: the defaults. Sizes left open
+    are shown as the device and the model close them.
+    """
+    from ..bench.keys import key_tree
+    from ..bench.system import build_system
+
+    config = build_system(configured(parameters).config).config
+    for key in key_tree().keys:
+        value = _toml(config[key.name])
+        click.echo(f"{key.name} = {value}{_origin(config.where[key.name])}")
+        unit = f" {key.unit}" if key.unit else ""
+        choices = f"one of {', '.join(_toml(c) for c in key.choices)}; " if key.choices else ""
+        text = f"{key.meaning}; {choices}default {_toml(key.default)}{unit}"
+        click.echo(textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    "))
+    return EXIT_OK
+
+
+def _origin(where: str) -> str:
+    return "" if where == "default" else f"    ({where})"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _section(title: str, lines: Mapping[str, str]) -> None:
+    click.echo(title)
+    width = max(map(len, lines), default=0)
+    for name, text in lines.items():
+        click.echo(f"  {name:<{width}}  {text}")
+    click.echo()

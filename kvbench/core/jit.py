@@ -1,0 +1,255 @@
+"""The jit decorators and the struct helper: the only place that knows how Numba is used.
+
+    @jit        an inner function; compiled into its callers, never cached on its own
+    @entry      a function called from Python: cached on disk, releases the GIL
+    @struct     a class of annotated fields: a structref when jitted, a plain class under NUMBA_DISABLE_JIT=1
+
+Numba does not notice an edit to a callee in another file, and its flags are not part of the cache key.
+Therefore the cache lives in a folder named by a digest of the package's sources, Numba's version, the
+flags and the CPU; older digests are pruned. The folder is the user's own, so a read-only installation
+works, and Numba replaces its files atomically, so two processes may compile at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numba
+from numba import config as numba_config
+from numba import njit, types
+from numba.core import event
+from numba.experimental import structref
+
+PLAIN = bool(numba_config.DISABLE_JIT)
+"""True when NUMBA_DISABLE_JIT=1: the same code runs as plain Python."""
+
+_KEEP_DIGESTS = 4
+_PRUNE_AFTER_S = 3600.0
+_FLAGS = ("BOUNDSCHECK", "OPT", "DEBUG_NRT", "CPU_NAME", "CPU_FEATURES", "LOOP_VECTORIZE", "SLP_VECTORIZE")
+
+T = TypeVar("T")
+
+
+def cache_root() -> Path:
+    """The folder that holds the digests: NUMBA_CACHE_DIR, else the user's cache folder, else a temporary one."""
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    root = Path(base) / "kvbench" / "jit"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if os.access(root, os.W_OK):
+            return root
+    except OSError:
+        pass
+    return Path(tempfile.gettempdir()) / f"kvbench-jit-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+
+
+def source_digest() -> str:
+    """Digest of everything that changes machine code and that Numba's own cache key leaves out."""
+    package = Path(__file__).resolve().parent.parent
+    h = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        h.update(path.relative_to(package).as_posix().encode())
+        h.update(path.read_bytes())
+    h.update(numba.__version__.encode())
+    for flag in _FLAGS:
+        h.update(f"{flag}={getattr(numba_config, flag, None)}".encode())
+    h.update(_cpu_name().encode())
+    return h.hexdigest()[:16]
+
+
+def _cpu_name() -> str:
+    from llvmlite import binding
+
+    return str(binding.get_host_cpu_name())
+
+
+def _prune(root: Path, keep: Path) -> None:
+    """Remove old digests; a folder that another process has just used stays."""
+    try:
+        folders = [p for p in root.iterdir() if p.is_dir() and len(p.name) == 16 and p != keep]
+        folders.sort(key=lambda p: p.stat().st_mtime, reverse=True)
+        for old in folders[_KEEP_DIGESTS - 1 :]:
+            if time.time() - old.stat().st_mtime > _PRUNE_AFTER_S:
+                shutil.rmtree(old, ignore_errors=True)
+    except OSError:
+        pass  # pruning is a courtesy; a run never fails for it
+
+
+def _choose_cache() -> Path:
+    root = cache_root()
+    folder = root / source_digest()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="kvbench-jit-"))
+    _prune(root, folder)
+    return folder
+
+
+CACHE_DIR = _choose_cache()
+if not PLAIN:
+    numba_config.CACHE_DIR = str(CACHE_DIR)
+
+
+class CompileWatch(event.Listener):  # type: ignore[misc]
+    """Counts functions that are really compiled (not loaded) and says so once on stderr."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.functions = 0
+        self.quiet = False
+        self._depth = 0
+        self._start = 0.0
+
+    def on_start(self, event: Any) -> None:
+        if self._depth == 0:
+            self._start = time.perf_counter()
+            if self.functions == 0 and not self.quiet:
+                print(
+                    "kvbench: compiling for this machine (first run after an install or an update; "
+                    "kept for the next one)",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        self._depth += 1
+        self.functions += 1
+
+    def on_end(self, event: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._start
+
+
+compile_watch = CompileWatch()
+event.register("numba:compile", compile_watch)
+
+
+jit = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Decorator of inner functions: called from jitted code only, and cheaper to compile for it."""
+
+inline = njit(inline="always")
+"""Decorator of functions with one caller in a compiled unit, or of a few lines: they become part of it.
+
+Every compiled function links, and optimises again, all that it calls, so each level of calls costs; what is
+inlined at this stage does not.
+"""
+
+entry = njit(cache=True, nogil=True, error_model="numpy")
+"""Decorator of functions that Python calls: cached on disk."""
+
+_SCALARS = {
+    "i8": types.int64,
+    "i4": types.int32,
+    "f8": types.float64,
+    "u8": types.uint64,
+    "b1": types.boolean,
+    "u1": types.uint8,
+}
+
+
+def _field_type(spec: Any, module: ModuleType) -> Any:
+    """The Numba type of a field: "i8", "i4[::1]", "f8[:,::1]" or the name of a struct in the module."""
+    base, _, dims = str(spec).strip("'\"").partition("[")
+    if base in _SCALARS:
+        scalar = _SCALARS[base]
+        return types.Array(scalar, dims.count(",") + 1, "C") if dims else scalar
+    return getattr(module, base).numba_type
+
+
+def struct(cls: type[T]) -> type[T]:
+    """Make a state struct of a class whose annotations name field types.
+
+    Jitted: a structref that can be built and read from Python and from jitted code. The constructor and the
+    reader are compiled under the declaring file's name, so that Numba's disk cache takes them (a stock
+    structref compiles again at every start). Plain: a class with slots (structref fails without jit).
+    """
+    fields = list(cls.__annotations__)
+    module = sys.modules[cls.__module__]
+    if PLAIN:
+        return _plain_struct(cls, fields)
+    type_name = cls.__name__ + "Type"
+    struct_type = type(
+        type_name, (types.StructRef,), {"__module__": cls.__module__, "__qualname__": type_name}
+    )
+    setattr(module, type_name, struct_type)  # Numba's cache pickles the type by reference
+    structref.register(struct_type)
+    typed_fields = [(f, _field_type(cls.__annotations__[f], module)) for f in fields]
+
+    source = (
+        f"def {cls.__name__}__new({', '.join(fields)}):\n    return _proxy({', '.join(fields)})\n"
+        f"def {cls.__name__}__read(s):\n    return ({', '.join('s.' + f for f in fields)},)\n"
+    )
+    scope: dict[str, Any] = {"__name__": cls.__module__}
+    exec(compile(source, str(module.__file__), "exec"), scope)
+    signature = [t for _, t in typed_fields]
+    read = njit(cache=True)(scope[f"{cls.__name__}__read"])
+
+    namespace: dict[str, Any] = {
+        "__slots__": (),
+        "__module__": cls.__module__,
+        "__doc__": cls.__doc__,
+        "fields": tuple(fields),
+        "numba_type": struct_type(typed_fields),
+        "read": lambda self: dict(zip(fields, read(self), strict=True)),
+    }
+    for index, field in enumerate(fields):
+        namespace[field] = property(lambda self, index=index: read(self)[index])
+    namespace["__new__"] = lambda kind, *args: new(*_typed(args, signature, fields, cls.__name__))
+    proxy = type(cls.__name__, (structref.StructRefProxy,), namespace)
+    structref.define_proxy(proxy, struct_type, fields)
+    scope["_proxy"] = proxy
+    new = njit(cache=True)(scope[f"{cls.__name__}__new"])
+    return proxy
+
+
+def _typed(args: tuple[Any, ...], signature: list[Any], fields: list[str], name: str) -> list[Any]:
+    """The constructor's arguments, checked: one wrong dtype would compile a second engine."""
+    if len(args) != len(fields):
+        raise TypeError(f"{name} takes {len(fields)} fields, got {len(args)}")
+    out = []
+    for value, kind, field in zip(args, signature, fields, strict=True):
+        if isinstance(kind, types.Array):
+            found = numba.typeof(value)
+            if found != kind:
+                raise TypeError(f"{name}.{field} wants {kind}, got {found}")
+            out.append(value)
+        elif isinstance(kind, types.Float):
+            out.append(float(value))
+        elif isinstance(kind, types.Boolean):
+            out.append(bool(value))
+        elif isinstance(kind, types.Integer):
+            out.append(int(value))
+        else:
+            out.append(value)
+    return out
+
+
+def _plain_struct(cls: type[T], fields: list[str]) -> type[T]:
+    def init(self: Any, *args: Any) -> None:
+        if len(args) != len(fields):
+            raise TypeError(f"{cls.__name__} takes {len(fields)} fields, got {len(args)}")
+        for field, value in zip(fields, args, strict=True):
+            setattr(self, field, value)
+
+    return type(
+        cls.__name__,
+        (),
+        {
+            "__slots__": tuple(fields),
+            "__init__": init,
+            "__module__": cls.__module__,
+            "__doc__": cls.__doc__,
+            "fields": tuple(fields),
+            "read": lambda self: {f: getattr(self, f) for f in fields},
+        },
+    )

@@ -1,0 +1,106 @@
+"""The journal: rows an engine writes and metrics read. The only source of metrics.
+
+One row per sequence, one (gap, count) row per step for inter-token latency, and, when asked for, one row
+per step. All times are int64 ns from t = 0; NEVER (-1) means it did not happen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+
+NEVER = -1
+
+# Status of a sequence at the end of a run.
+FINISHED, CANCELLED, REFUSED, PARTIAL, FAILED, TIMED_OUT = range(6)
+STATUS_NAMES = ("finished", "cancelled", "refused", "partial", "failed", "timed_out")
+
+STEP_COLUMNS = (
+    "start_ns",
+    "duration_ns",
+    "decode_seqs",
+    "prefill_seqs",
+    "prefill_tokens",
+    "running",
+    "waiting",
+    "used_blocks",
+    "cached_blocks",
+    "tail_waste_tokens",
+    "preempted",
+    "evicted_blocks",
+)
+"""Columns of Journal.steps. used_blocks: referenced by a running sequence, during the step; cached_blocks:
+held by the prefix cache alone; tail_waste_tokens: slots of used blocks that hold no token."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What happened. Sequence arrays have shape (num_sequences,), in order of request, then sample.
+
+    request_index    index into Requests
+    sample           0.. within the request
+    status           FINISHED ...
+    arrival_ns       intended arrival (resolved for later turns of a session)
+    queued_ns        tokenised and in the waiting queue
+    scheduled_ns     start of the first step that computed one of its tokens
+    first_token_ns   first token handed out
+    finish_ns        last token handed out; for a cancelled one, when it left
+    cached_tokens    prompt tokens taken from the cache at the first admission
+    output_tokens    tokens really produced
+    recomputed_tokens  tokens computed again after a preemption (never counted as hits)
+    preemptions      times it lost its memory
+    itl_gap_ns, itl_count   (rows,) inter-token gaps and how many tokens had that gap
+    steps            (num_steps or 0, len(STEP_COLUMNS))
+    """
+
+    request_index: I64
+    sample: I64
+    status: I64
+    arrival_ns: I64
+    queued_ns: I64
+    scheduled_ns: I64
+    first_token_ns: I64
+    finish_ns: I64
+    cached_tokens: I64
+    output_tokens: I64
+    recomputed_tokens: I64
+    preemptions: I64
+    itl_gap_ns: I64
+    itl_count: I64
+    steps: I64
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Totals of one run; integers, equal on every machine for the modelled clock."""
+
+    end_ns: int
+    num_steps: int
+    decode_steps: int
+    prefill_steps: int
+    prefill_tokens: int
+    decode_tokens: int
+    matched_tokens: int
+    """Prompt tokens taken from the cache at first admission."""
+    admitted_prompt_tokens: int
+    """Prompt tokens of first admissions: the denominator of the hit rate."""
+    recomputed_tokens: int
+    preemptions: int
+    evicted_blocks: int
+    inserted_blocks: int
+    used_blocks_peak: int
+    used_blocks_mean: float
+    """Time-weighted over the steps."""
+    tail_waste_tokens_mean: float
+    tail_waste_share: float
+    """Wasted slots / slots of used blocks, both time-weighted."""
+    metadata_bytes: int
+    num_blocks: int
+    path: str
+    """"step" or "calendar"."""
+    busy_ns: int
+    """Time in which a step ran."""

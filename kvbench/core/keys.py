@@ -1,0 +1,42 @@
+"""What a configuration key is. Each room declares its own tuple of keys; `bench` joins them into one tree.
+
+A key never knows its value: `core.config` holds values, checks them against the key, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = ("int", "float", "str", "bool", "length", "path", "choice")
+"""length: a number (a fixed value) or a table that names a distribution; path: a file, relative to the
+file that names it; the others are what TOML calls them (float takes `inf` where `high` allows it)."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the tree, as `kvbench config` shows it.
+
+    name      dotted, unique: "arrivals.rate"
+    kind      one of KINDS
+    default   in the unit of the key; for a length a number or a dict
+    unit      "tokens", "requests/s", "ms"; "" for a name or a switch
+    meaning   one line, says what 0 or "" mean where they are special
+    choices   the values of a choice
+    low, high   bounds of a number, both allowed; None is no bound
+    """
+
+    name: str
+    kind: str
+    default: Any
+    unit: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"key {self.name} has the unknown kind {self.kind}")
+        if (self.kind == "choice") != bool(self.choices):
+            raise ValueError(f"key {self.name}: choices belong to the kind choice, and only to it")

@@ -1,0 +1,213 @@
+"""From a request table and settings to the state of an engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.errors import UsageError
+from ..core.journal import STEP_COLUMNS
+from ..core.requests import NONE, Requests
+from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables
+from ..memory.pool import FREE_ORDERS, make_pool
+from ..prefix.block_hash import make_map
+from ..prefix.keys import block_keys
+from ..prefix.leaf_heap import POLICIES
+from ..prefix.radix import make_tree
+from ..scheduler.state import (
+    CACHE_KINDS,
+    NO_FAULT,
+    NO_SEQ,
+    NO_SLOT,
+    NUM_STATES,
+    TRANSITIONS,
+    Engine,
+    Journal,
+    Rules,
+    Sequences,
+    Slots,
+)
+from ..scheduler.waiting_order import ORDERS
+from .settings import PREFILL_FIRST, EngineSettings
+
+_RING_ORDERS = ("append", "sorted-front")
+
+
+def build_engine(
+    requests: Requests, settings: EngineSettings, costs: CostTables, *, refuse: bool = True, log: int = 0
+) -> Engine:
+    """State of an engine at t = 0.
+
+    refuse   refuse at arrival what could never run; recordings of real engines are replayed without
+    log      how many evictions to record, for tests
+    """
+    requests.check()
+    rules = settings.scheduler
+    bt = settings.block_tokens
+    prefill_first = rules.discipline == PREFILL_FIRST and settings.batching != "static"
+    seqs = _sequences(requests, settings)
+    num = int(seqs.request.size)
+    num_slots = min(rules.max_running_requests if prefill_first else rules.max_num_seqs, num) + 4
+    longest = int((requests.prompt_tokens + np.maximum(requests.max_tokens, requests.output_tokens)).max())
+    max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
+    kind = settings.cache.kind
+    order = _free_order(settings)
+    blocks = settings.cache.num_blocks
+    if blocks < 1:
+        raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
+    capacity = blocks * bt
+    if prefill_first:  # admission asks for strictly more than prompt + output + one block
+        capacity -= bt + 1
+    free_arrivals = np.flatnonzero(np.repeat(requests.after == NONE, requests.samples)).astype(np.int64)
+    fields = {
+        "seqs": seqs,
+        "slots": _slots(num_slots, max_blocks),
+        "rules": _rules(settings, prefill_first),
+        "pool": make_pool(blocks, order),
+        "tree": make_tree(blocks if kind == "radix" else 1, _eviction(settings), log),
+        "hashes": make_map(blocks if kind == "hash" else 1, log),
+        "block_keys": block_keys(requests, bt),
+        "costs": costs,
+        "journal": Journal(
+            np.empty(4096, np.int64),
+            np.empty(4096, np.int64),
+            0,
+            np.empty((1024 if settings.record_steps else 0, len(STEP_COLUMNS)), np.int64),
+            0,
+        ),
+        "plan": np.zeros((num_slots + 4, 4), np.int64),
+        "keys": np.zeros(max_blocks + 64, np.int64),
+        "query": np.zeros(QUERY_SIZE, np.float64),
+        "resources": np.zeros(NUM_RESOURCES, np.int64),
+        "batch": np.zeros(num_slots + 4, np.int64),
+        "chunk": NO_SLOT,
+        "ratio": rules.init_new_token_ratio * rules.schedule_conservativeness,
+        "budget": np.zeros(4, np.float64),
+        "victims": np.zeros(num_slots + 4, np.int64),
+        "ended": np.zeros(num + 4, np.int64),
+        "events": np.zeros((64, 4), np.int64),
+        "arrive_order": free_arrivals,
+        "held": np.zeros(num + 4, np.int64),
+        "concurrency": settings.concurrency,
+        "closed_loop": settings.closed_loop,
+        "tokenize_ns": settings.tokenize_ns_per_token,
+        "refuse": refuse,
+        "capacity_tokens": capacity,
+        "queue_head": NO_SEQ,
+        "queue_tail": NO_SEQ,
+        "fault": NO_FAULT,
+        "fault_seq": NO_SEQ,
+    }
+    fields["ratio"] = min(fields["ratio"], 1.0)
+    return Engine(*(fields.get(name, 0) for name in Engine.fields))
+
+
+def _free_order(settings: EngineSettings) -> str:
+    """The order given, where it fits the cache kind; a radix tree's pool is a ring, the others' a list."""
+    order = settings.cache.free_order
+    if order in FREE_ORDERS and (order in _RING_ORDERS) == (settings.cache.kind == "radix"):
+        return order
+    if settings.cache.kind == "radix":
+        return "append" if settings.block_tokens == 1 else "sorted-front"
+    return "unhashed-first"
+
+
+def _eviction(settings: EngineSettings) -> str:
+    name = settings.cache.eviction or "lru"
+    if name not in POLICIES:
+        raise UsageError(f"cache.eviction {name!r} is not known; try one of {', '.join(POLICIES)}")
+    return name
+
+
+def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
+    r = requests
+    request = np.repeat(np.arange(len(r)), r.samples)
+    num = request.size
+    prompt = r.prompt_tokens[request]
+    room = np.maximum(settings.max_model_len - prompt, 0)
+    output = np.minimum(np.minimum(r.output_tokens, r.max_tokens)[request], room)
+    child = np.full(len(r), -1, np.int64)
+    sibling = np.full(len(r), -1, np.int64)
+    for i in np.flatnonzero(r.after != NONE)[::-1]:  # so that a list of children is in order
+        sibling[i] = child[r.after[i]]
+        child[r.after[i]] = i
+    given = {
+        "request": request,
+        "namespace": r.namespace[request],
+        "priority": r.priority[request],
+        "prompt": prompt,
+        "output": output,
+        "max_tokens": r.max_tokens[request],
+        "cancel_after": r.cancel_ns[request],
+        "arrival": r.arrival_ns[request],
+        "first": np.concatenate(([0], np.cumsum(r.samples))),
+        "pending": r.samples.copy(),
+        "child": child,
+        "sibling": sibling,
+        "think_ns": r.think_ns.copy(),
+    }
+    unset = ("slot", "queued", "scheduled", "first_token", "last_token", "finish", "queue_next", "queue_prev")
+    arrays = []
+    for name in Sequences.fields:
+        if name in given:
+            arrays.append(np.ascontiguousarray(given[name], np.int64))
+        else:
+            arrays.append(np.full(num, -1 if name in unset else 0, np.int64))
+    return Sequences(*arrays)
+
+
+def _slots(num_slots: int, max_blocks: int) -> Slots:
+    return Slots(
+        np.zeros((num_slots, 16), np.int64),
+        np.zeros((num_slots, max_blocks), np.int32),
+        np.arange(num_slots - 1, -1, -1),
+        num_slots,
+        NO_SLOT,
+        NO_SLOT,
+        0,
+        0,
+        0,
+    )
+
+
+def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
+    s = settings.scheduler
+    policies = tuple(ORDERS) if prefill_first else ("fcfs", "priority")
+    if s.policy not in policies:
+        raise UsageError(f"scheduler.policy {s.policy!r} does not fit; try one of {', '.join(policies)}")
+    start = min(s.init_new_token_ratio * s.schedule_conservativeness, 1.0)
+    least = min(start * s.min_new_token_ratio_factor, 1.0)
+    allowed = np.zeros((NUM_STATES, NUM_STATES), np.int64)
+    for state, following in TRANSITIONS.items():
+        allowed[state, list(following)] = 1
+    values = {
+        "prefill_first": prefill_first,
+        "static": settings.batching == "static",
+        "priority": s.policy == "priority" and not prefill_first,
+        "cache_kind": CACHE_KINDS[settings.cache.kind],
+        "block_tokens": settings.block_tokens,
+        "max_model_len": settings.max_model_len,
+        "detokenize_ns": settings.detokenize_ns,
+        "max_num_seqs": s.max_running_requests if prefill_first else s.max_num_seqs,
+        "max_num_batched_tokens": s.max_num_batched_tokens,
+        "chunked": s.chunked_prefill_size > 0 if prefill_first else s.enable_chunked_prefill,
+        "long_threshold": s.long_prefill_token_threshold,
+        "long_when_alone": s.long_prefill_threshold_when_alone,
+        "reserve_full": s.reserve_full_isl,
+        "watermark_blocks": int(s.watermark * (settings.cache.num_blocks + 1)),
+        "self_preemption_ends": s.self_preemption_ends_step,
+        "max_prefill_tokens": s.max_prefill_tokens,
+        "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
+        "mixed": s.enable_mixed_chunk,
+        "order": ORDERS.get(s.policy, 0) if prefill_first else 0,
+        "ratio_start": start,
+        "ratio_min": least,
+        "ratio_decay": (start - least) / s.new_token_ratio_decay_steps,
+        "clip_tokens": s.clip_max_new_tokens,
+        "retract_steps": s.retract_decode_steps,
+        "in_batch_check": s.in_batch_check_threshold,
+        "in_batch_deprioritize": s.in_batch_deprioritize_threshold,
+        "lpm_fallback": s.lpm_fallback_waiting,
+        "ignore_eos": s.ignore_eos,
+        "allowed": allowed,
+    }
+    return Rules(*(values[name] for name in Rules.fields))

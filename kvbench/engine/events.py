@@ -1,0 +1,224 @@
+"""Events: one heap of (time_ns, kind, number, sequence), and what each kind does to an engine.
+
+Arrivals that do not depend on others are already in order in the request table; they are merged with the
+heap by the same key. Ties go by kind, then by number. An event that falls into a step is seen at its end, as
+in an engine whose loop reads its inbox between steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import inline, jit
+from ..core.units import NEVER_NS
+from ..scheduler.lifecycle import close_sequence
+from ..scheduler.queues import queue_back, queue_by_urgency
+from ..scheduler.state import (
+    ARRIVED,
+    CANCELLED,
+    FIRST_TERMINAL,
+    NO_SEQ,
+    REFUSED,
+    TOKENIZING,
+    WAITING,
+    set_state,
+)
+
+# Kinds, in order of precedence at one instant.
+ARRIVAL, READY, STEP_END, OPERATION_END, TIMER, CANCEL, MAP_SWITCH, FLUSH = range(8)
+
+_TIME, _KIND, _NUMBER, _SEQ = range(4)
+
+
+# ---------------------------------------------------------------- the heap
+
+
+@inline
+def _earlier(events, a, b):
+    for column in range(3):
+        if events[a, column] != events[b, column]:
+            return events[a, column] < events[b, column]
+    return False
+
+
+@inline
+def _swap(events, a, b):
+    for column in range(4):
+        events[a, column], events[b, column] = events[b, column], events[a, column]
+
+
+@jit
+def push_event(e, time_ns, kind, seq):
+    """Add an event. O(log n); the heap grows as needed."""
+    at = e.num_events
+    if at == e.events.shape[0]:
+        larger = np.zeros((2 * at, 4), np.int64)
+        for i in range(at):
+            for column in range(4):
+                larger[i, column] = e.events[i, column]
+        e.events = larger
+    events = e.events
+    events[at, _TIME] = time_ns
+    events[at, _KIND] = kind
+    events[at, _NUMBER] = e.event_number
+    events[at, _SEQ] = seq
+    e.event_number += 1
+    e.num_events = at + 1
+    while at > 0 and _earlier(events, at, (at - 1) >> 1):
+        _swap(events, at, (at - 1) >> 1)
+        at = (at - 1) >> 1
+
+
+@inline
+def _pop_event(e):
+    """Remove the first event; returns (kind, sequence)."""
+    events = e.events
+    kind, seq = events[0, _KIND], events[0, _SEQ]
+    n = e.num_events - 1
+    e.num_events = n
+    for column in range(4):
+        events[0, column] = events[n, column]
+    at = 0
+    while True:
+        least = at
+        for child in range(2 * at + 1, 2 * at + 3):
+            if child < n and _earlier(events, child, least):
+                least = child
+        if least == at:
+            return kind, seq
+        _swap(events, at, least)
+        at = least
+
+
+@jit
+def next_event_ns(e):
+    """When something will happen that is not the end of a step; NEVER_NS if nothing."""
+    time_ns = e.events[0, _TIME] if e.num_events > 0 else NEVER_NS
+    if e.next_arrival < e.arrive_order.size:
+        time_ns = min(time_ns, e.seqs.arrival[e.arrive_order[e.next_arrival]])
+    return time_ns
+
+
+@jit
+def deliver(e):
+    """Everything that has happened by now, in order, up to a cancel that only the scheduler can carry out.
+
+    returns  the sequence to be cancelled (call again afterwards), or NO_SEQ when all is delivered
+    """
+    while next_event_ns(e) <= e.now:
+        arrival, seq = NEVER_NS, np.int64(-1)
+        if e.next_arrival < e.arrive_order.size:
+            seq = e.arrive_order[e.next_arrival]
+            arrival = e.seqs.arrival[seq]
+        if e.num_events == 0 or arrival <= e.events[0, _TIME]:
+            e.next_arrival += 1
+            _arrive(e, seq)
+        else:
+            kind, seq = _pop_event(e)
+            if kind == ARRIVAL:
+                _arrive(e, seq)
+            elif kind == READY:
+                _enqueue(e, seq)
+            elif kind == CANCEL and not _cancel_unseen(e, seq):
+                return seq
+        settle_ended(e)
+    return NO_SEQ
+
+
+# ---------------------------------------------------------------- what they do
+
+
+@inline
+def _arrive(e, seq):
+    """A client wants to send: refused if it could never run, held back by the concurrency cap, or sent."""
+    q = e.seqs
+    if e.refuse and (q.output[seq] < 1 or _too_large(e, seq)):
+        q.queued[seq] = q.arrival[seq]
+        close_sequence(e, seq, REFUSED)
+        return
+    if q.cancel_after[seq] >= 0 and not e.closed_loop:
+        push_event(e, q.arrival[seq] + q.cancel_after[seq], CANCEL, seq)
+    if e.concurrency > 0 and e.in_flight >= e.concurrency:
+        e.held[e.held_tail] = seq
+        e.held_tail += 1
+    else:
+        _send(e, seq)
+
+
+@inline
+def _too_large(e, seq):
+    whole = e.seqs.prompt[seq] + e.seqs.max_tokens[seq]
+    return whole > e.capacity_tokens or whole > e.rules.max_model_len
+
+
+@jit
+def _send(e, seq):
+    q = e.seqs
+    e.in_flight += 1
+    if e.closed_loop:  # the client decides to ask now
+        q.arrival[seq] = max(q.arrival[seq], e.now)
+        if q.cancel_after[seq] >= 0:
+            push_event(e, e.now + q.cancel_after[seq], CANCEL, seq)
+    set_state(e, seq, TOKENIZING)
+    if e.tokenize_ns > 0:
+        sent = max(q.arrival[seq], e.now) if e.concurrency > 0 else q.arrival[seq]
+        push_event(e, sent + e.tokenize_ns * q.prompt[seq], READY, seq)
+    else:
+        _enqueue(e, seq)
+
+
+@jit
+def _enqueue(e, seq):
+    q = e.seqs
+    if q.state[seq] != TOKENIZING:
+        return  # cancelled meanwhile
+    q.queued[seq] = max(q.arrival[seq] + e.tokenize_ns * q.prompt[seq], q.arrival[seq])
+    set_state(e, seq, WAITING)
+    if e.rules.priority:
+        queue_by_urgency(e, seq)
+    else:
+        queue_back(e, seq)
+
+
+@inline
+def _cancel_unseen(e, seq):
+    """Cancel a sequence that the scheduler has not seen yet, or not any more. False: it has to do it."""
+    state = e.seqs.state[seq]
+    if state == ARRIVED or state == TOKENIZING:
+        if state == ARRIVED:
+            e.in_flight += 1  # it never was in flight; settle_ended takes one off
+        close_sequence(e, seq, CANCELLED)
+        return True
+    return state >= FIRST_TERMINAL
+
+
+@jit
+def settle_ended(e):
+    """Tell the world about sequences that ended: their places are free, their successors may come."""
+    q = e.seqs
+    while e.num_ended > 0:
+        e.num_ended -= 1
+        seq = e.ended[e.num_ended]
+        if q.state[seq] != REFUSED:
+            e.in_flight -= 1
+        request = q.request[seq]
+        q.pending[request] -= 1
+        if q.pending[request] == 0:
+            _start_successors(e, request, q.finish[seq])
+    while e.held_head < e.held_tail and e.in_flight < e.concurrency:
+        seq = e.held[e.held_head]
+        e.held_head += 1
+        if q.state[seq] == ARRIVED:
+            _send(e, seq)
+
+
+@inline
+def _start_successors(e, request, end_ns):
+    q = e.seqs
+    child = q.child[request]
+    while child >= 0:
+        arrival = end_ns + q.think_ns[child]
+        for seq in range(q.first[child], q.first[child + 1]):
+            q.arrival[seq] = arrival
+            push_event(e, arrival, ARRIVAL, seq)
+        child = q.sibling[child]

@@ -1,0 +1,145 @@
+"""Conservation: each block is exactly one of free, cached only, referenced. Recomputed from scratch.
+
+Run after every step in check mode and at the end of every run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ..core.errors import KvbenchError
+from ..memory.pool import HASH, LIFE, NEXT, PREV, REFS
+from ..prefix import leaf_heap as node_columns
+from ..scheduler.state import (
+    BLOCKS,
+    COMPUTED,
+    ENDED,
+    FIRST_TERMINAL,
+    FREE_SLOT,
+    NODE,
+    PHASE,
+    PUBLISHED,
+    RADIX,
+    SEQ,
+    Engine,
+)
+
+
+def check_integrity(e: Engine) -> None:
+    """Raise KvbenchError that names the first thing that does not add up."""
+    holders = _holders(e)
+    if e.rules.cache_kind == RADIX:
+        _check_radix(e, holders)
+    else:
+        _check_list(e, holders)
+    rec = e.slots.rec
+    _same("context", e.context, int(rec[holders, COMPUTED].sum()))
+    _same("table_blocks", e.table_blocks, int(rec[holders, BLOCKS].sum()))
+    _same("holders", e.slots.holders, len(holders))
+    terminal = e.seqs.state >= FIRST_TERMINAL
+    _same("terminal sequences", e.num_done, int(terminal.sum()))
+    if np.any(e.seqs.slot[terminal] >= 0):
+        raise KvbenchError("integrity: a terminal sequence still holds a slot")
+    if e.short_of_memory:
+        raise KvbenchError("integrity: a batch did not get the blocks it was admitted for")
+
+
+def _same(what: str, kept: int, counted: int) -> None:
+    if kept != counted:
+        raise KvbenchError(f"integrity: {what} is kept as {kept}, counted {counted}")
+
+
+def _holders(e: Engine) -> list[int]:
+    """Slots that hold memory."""
+    rec = e.slots.rec
+    return [
+        int(s)
+        for s in np.flatnonzero(rec[:, PHASE] != FREE_SLOT)
+        if rec[s, PHASE] != ENDED or e.seqs.slot[rec[s, SEQ]] == s
+    ]
+
+
+def _table(e: Engine, slot: int) -> list[int]:
+    return [int(b) for b in e.slots.table[slot, : e.slots.rec[slot, BLOCKS]]]
+
+
+def _partition(e: Engine, free: list[int], owned: list[int]) -> None:
+    everyone = Counter(free) + Counter(owned)
+    twice = [b for b, n in everyone.items() if n > 1]
+    if twice:
+        raise KvbenchError(f"integrity: block {twice[0]} has two owners")
+    if len(everyone) != e.pool.num_blocks or min(everyone) < 1 or max(everyone) > e.pool.num_blocks:
+        raise KvbenchError(f"integrity: {len(everyone)} of {e.pool.num_blocks} blocks have an owner")
+    if np.any(e.pool.blocks[:, LIFE] != 0):
+        raise KvbenchError("integrity: an operation is in flight on a block at rest")
+
+
+# ---------------------------------------------------------------- list: reference counts and hashes
+
+
+def _check_list(e: Engine, holders: list[int]) -> None:
+    blocks = e.pool.blocks
+    free = []
+    block = int(blocks[0, NEXT])
+    while block:
+        if blocks[blocks[block, NEXT], PREV] != block:
+            raise KvbenchError(f"integrity: the free queue is torn behind block {block}")
+        free.append(block)
+        block = int(blocks[block, NEXT])
+    _same("num_free", e.pool.num_free, len(free))
+    references: Counter[int] = Counter()
+    for slot in holders:
+        references.update(_table(e, slot))
+    _partition(e, free, list(references))
+    for b in range(1, e.pool.num_blocks + 1):
+        _same(f"references of block {b}", int(blocks[b, REFS]), references[b])
+    _same("cached blocks", e.pool.cached, sum(1 for b in free if blocks[b, HASH] != 0))
+    hashed = {int(h) for h in blocks[1:, HASH] if h != 0}
+    _same("distinct contents", e.hashes.distinct, len(hashed))
+    entries = [int(v) & 0xFFFFFFFF for v in e.hashes.table if v != 0]
+    if {int(blocks[b, HASH]) for b in entries} != hashed:
+        raise KvbenchError("integrity: the hash map and the block records disagree")
+
+
+# ---------------------------------------------------------------- ring: the tree owns what is cached
+
+
+def _check_radix(e: Engine, holders: list[int]) -> None:
+    pool, tree, nodes = e.pool, e.tree, e.tree.nodes
+    mask = pool.ring.size - 1
+    free = [int(pool.ring[(pool.ring_head + i) & mask]) for i in range(pool.num_free)]
+    live = [int(n) for n in np.flatnonzero(nodes[:, node_columns.LENGTH] > 0)]
+    owned: list[int] = []
+    locks: Counter[int] = Counter()
+    children: Counter[int] = Counter()
+    names = set()
+    for n in live:
+        offset, length = int(nodes[n, node_columns.OFFSET]), int(nodes[n, node_columns.LENGTH])
+        owned += [int(b) for b in tree.blocks[offset : offset + length]]
+        parent = int(nodes[n, node_columns.PARENT])
+        children[parent] += 1
+        names.add((parent, int(tree.keys[offset])))
+        if parent > 0 and nodes[parent, node_columns.LENGTH] == 0:
+            raise KvbenchError(f"integrity: node {n} hangs below a node that is gone")
+    if len(names) != len(live):
+        raise KvbenchError("integrity: two children of one node begin alike")
+    for slot in holders:
+        owned += _table(e, slot)[int(e.slots.rec[slot, PUBLISHED]) :]
+        node = int(e.slots.rec[slot, NODE])
+        while node > 0:
+            locks[node] += 1
+            node = int(nodes[node, node_columns.PARENT])
+    _partition(e, free, owned)
+    for n in live:
+        _same(f"locks of node {n}", int(nodes[n, node_columns.LOCK]), locks[n])
+        _same(f"children of node {n}", int(nodes[n, node_columns.CHILDREN]), children[n])
+    evictable = sum(int(nodes[n, node_columns.LENGTH]) for n in live if locks[n] == 0)
+    _same("evictable blocks", tree.evictable, evictable)
+    _same("protected blocks", tree.protected, len(owned) - _private(e, holders) - evictable)
+
+
+def _private(e: Engine, holders: list[int]) -> int:
+    rec = e.slots.rec
+    return sum(int(rec[s, BLOCKS] - rec[s, PUBLISHED]) for s in holders)

@@ -1,0 +1,49 @@
+"""Single steps of an engine from Python: for recordings of real engines, references and the measured clock."""
+
+from __future__ import annotations
+
+from ..core.jit import entry
+from ..scheduler.state import Engine
+from . import events, loop
+
+
+@entry
+def set_now(e, now):
+    """Move the clock."""
+    e.now = now
+
+
+@entry
+def arrive(e, seq, arrival_ns):
+    """A sequence arrives now; arrival_ns breaks ties of urgency."""
+    e.seqs.arrival[seq] = arrival_ns
+    events._arrive(e, seq)
+
+
+@entry
+def settle(e):
+    """Tell successors and the concurrency gate what has ended."""
+    events.settle_ended(e)
+
+
+@entry
+def idle(e):
+    """What the loop does when there is nothing to do."""
+    if loop.is_idle(e):
+        loop.go_idle(e)
+
+
+def schedule(e: Engine) -> None:
+    """Fill the plan of the step that starts now."""
+    loop.discipline_of(e).schedule(e)
+
+
+def commit(e: Engine) -> None:
+    """The planned step has been executed."""
+    loop.discipline_of(e).commit(e)
+
+
+def cancel(e: Engine, seq: int) -> None:
+    """Cancel a sequence that waits or runs."""
+    loop.discipline_of(e).cancel(e, seq)
+    settle(e)

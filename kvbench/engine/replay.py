@@ -1,0 +1,136 @@
+"""A trace through a cache without a clock: what the cache alone gives, at full speed.
+
+Each request in order of arrival: match its whole blocks, make room for the rest, insert, let go. Three rates:
+
+    hit_rate_blocks   whole blocks found / whole blocks asked for
+    hit_rate_tokens   tokens of these / all prompt tokens
+    hit_rate_ids      only where block_tokens is the trace's own: its ids as opaque units, the last, partial one
+                      included, in a plain LRU whose children may outlive their parents (the definition under
+                      which published figures of such traces were made)
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import UsageError
+from ..core.jit import entry
+from ..core.requests import Requests
+from ..memory.pool import list_give, make_pool, ring_take
+from ..prefix import block_hash, radix
+from ..prefix.keys import block_keys, fill_keys
+from .build import _eviction, _free_order
+from .settings import EngineSettings
+
+
+def replay_cache(requests: Requests, settings: EngineSettings) -> dict[str, Any]:
+    """Replay every request once. cache.num_blocks 0 = a cache without bound."""
+    requests.check()
+    bt = settings.block_tokens
+    whole = requests.prompt_tokens // bt
+    capacity = settings.cache.num_blocks or max(int(whole.sum()), 1)
+    first = np.concatenate(([0], np.cumsum(requests.samples)[:-1]))
+    begin = time.perf_counter()
+    keys = block_keys(requests, bt)
+    with np.errstate(over="ignore"):
+        if settings.cache.kind == "radix":
+            tree = radix.make_tree(capacity, _eviction(settings))
+            pool = make_pool(capacity, _free_order(settings))
+            hits = _replay_radix(tree, pool, keys, first, requests.namespace, requests.priority, whole)
+        elif settings.cache.kind == "hash":
+            pool = make_pool(capacity, _free_order(settings))
+            hits = _replay_hash(block_hash.make_map(capacity), pool, keys, first, requests.namespace, whole)
+        else:
+            raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
+    seconds = time.perf_counter() - begin
+    result = {
+        "requests": len(requests),
+        "blocks": int(whole.sum()),
+        "capacity_blocks": settings.cache.num_blocks,
+        "hit_blocks": int(hits.sum()),
+        "evicted_blocks": int(pool.evicted),
+        "hit_rate_blocks": float(hits.sum() / max(whole.sum(), 1)),
+        "hit_rate_tokens": float(hits.sum() * bt / requests.prompt_tokens.sum()),
+        "seconds": seconds,
+    }
+    if requests.block_hint == bt:
+        result["hit_rate_ids"] = _hit_rate_ids(requests, settings.cache.num_blocks)
+    return result
+
+
+@entry
+def _replay_radix(tree, pool, keys, first, namespace, priority, whole):
+    hits = np.zeros(whole.size, np.int64)
+    scratch = np.empty(max(whole.max(), 1), np.int64)
+    row = np.empty(max(whole.max(), 1), np.int32)
+    for i in range(whole.size):
+        n = whole[i]
+        fill_keys(keys, first[i], 0, n, scratch)
+        node, found = radix.match(tree, namespace[i], scratch, n, row)
+        hits[i] = found
+        radix.lock(tree, node)
+        if pool.num_free < n - found:
+            radix.evict(tree, pool, n - found - pool.num_free)
+        stop = min(n, found + pool.num_free)  # a prompt larger than the cache: as much of it as fits
+        ring_take(pool, row, found, stop)
+        radix.insert(tree, pool, node, scratch, row, found, stop, priority[i], np.int64(1))
+        radix.unlock(tree, node)
+    return hits
+
+
+@entry
+def _replay_hash(hashes, pool, keys, first, namespace, whole):
+    hits = np.zeros(whole.size, np.int64)
+    scratch = np.empty(max(whole.max(), 1), np.int64)
+    row = np.empty(max(whole.max(), 1), np.int32)
+    for i in range(whole.size):
+        n = whole[i]
+        found, content, _ = block_hash.match(hashes, pool, keys, first[i], namespace[i], n, scratch, row)
+        hits[i] = found
+        block_hash.share(pool, row, found)
+        stop = min(n, found + pool.num_free)
+        block_hash.take(hashes, pool, row, found, stop)
+        block_hash.publish(hashes, pool, keys, first[i], content, row, found, stop, scratch)
+        list_give(pool, row, stop)
+    return hits
+
+
+def _hit_rate_ids(requests: Requests, capacity: int) -> float:
+    """Leading ids present / ids, in an LRU of `capacity` ids (0 = no bound)."""
+    _, ids = np.unique(requests.segment_stream, return_inverse=True)
+    found = _lru_ids(requests.segment_offset, ids.astype(np.int64), int(ids.max()) + 1, capacity or ids.size)
+    return float(found / ids.size)
+
+
+@entry
+def _lru_ids(offset, ids, num_ids, capacity):
+    """A doubly linked list over ids; record num_ids is its head (next = least recent)."""
+    before = np.full(num_ids + 1, -1, np.int64)
+    after = np.full(num_ids + 1, -1, np.int64)
+    before[num_ids] = after[num_ids] = num_ids
+    present, total = 0, 0
+    for r in range(offset.size - 1):
+        at = offset[r]
+        while at < offset[r + 1] and before[ids[at]] >= 0:
+            at += 1
+        total += at - offset[r]
+        for k in range(offset[r], offset[r + 1]):
+            i = ids[k]
+            if before[i] >= 0:
+                after[before[i]] = after[i]
+                before[after[i]] = before[i]
+            else:
+                present += 1
+            last = before[num_ids]
+            after[last], before[i] = i, last
+            after[i], before[num_ids] = num_ids, i
+        while present > capacity:
+            oldest = after[num_ids]
+            after[num_ids] = after[oldest]
+            before[after[oldest]] = num_ids
+            before[oldest] = -1
+            present -= 1
+    return total

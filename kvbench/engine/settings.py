@@ -1,0 +1,93 @@
+"""What an engine is told: every rule by name, resolved. `bench` makes one from a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Which requests a step takes first.
+TOKEN_BUDGET = "token-budget"
+"""vLLM: no phases; running requests first, then waiting ones, out of one token budget."""
+PREFILL_FIRST = "prefill-first"
+"""SGLang: a step is a prefill batch if one can be formed, else a decode batch."""
+
+
+@dataclass(frozen=True)
+class SchedulerRules:
+    """The rules of both schedulers; each is a configuration key `scheduler.<name>` of the same name.
+
+    Those of the other discipline are ignored. 0 means off where a size is meant.
+    """
+
+    discipline: str = TOKEN_BUDGET
+    policy: str = "fcfs"
+    """token-budget: fcfs, priority. prefill-first: fcfs, lpm, dfs-weight, lof, random, priority."""
+
+    # token-budget (vLLM)
+    max_num_seqs: int = 1024
+    max_num_batched_tokens: int = 8192
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_threshold_when_alone: bool = True
+    """0.19: the threshold holds for a lone request too; 0.33: it does not."""
+    reserve_full_isl: bool = True
+    """The whole input must fit in free blocks at admission, though only a chunk is allocated."""
+    watermark: float = 0.0
+    """Share of the blocks that an admission must leave free."""
+    self_preemption_ends_step: bool = True
+    """0.19: the running loop stops when a request preempts itself; 0.33 goes on under policy priority."""
+
+    # prefill-first (SGLang)
+    max_running_requests: int = 2048
+    max_prefill_tokens: int = 16384
+    chunked_prefill_size: int = 8192
+    enable_mixed_chunk: bool = False
+    schedule_conservativeness: float = 1.0
+    init_new_token_ratio: float = 0.7
+    min_new_token_ratio_factor: float = 0.14
+    new_token_ratio_decay_steps: int = 600
+    clip_max_new_tokens: int = 4096
+    retract_decode_steps: int = 20
+    in_batch_check_threshold: int = 32
+    in_batch_deprioritize_threshold: int = 32
+    lpm_fallback_waiting: int = 128
+    """lpm falls back to fcfs with more requests waiting than this."""
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class CacheRules:
+    """`cache.<name>` keys that an engine needs."""
+
+    kind: str = "hash"
+    """radix, hash, none"""
+    num_blocks: int = 0
+    """Usable blocks."""
+    eviction: str = "lru"
+    """radix: lru, lfu, fifo, mru, filo, priority, slru. hash: order of the free queue (lru)."""
+    free_order: str = "unhashed-first"
+    """hash/none under vLLM: tail (0.19), unhashed-first (0.33). radix under SGLang: append (token
+    allocator, block_tokens 1), sorted-front (paged allocator)."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Everything but the requests and the cost tables."""
+
+    scheduler: SchedulerRules
+    cache: CacheRules
+    block_tokens: int = 16
+    max_model_len: int = 131072
+    batching: str = "continuous"
+    """continuous, static (a batch is formed when the engine is empty and runs to its longest member)"""
+    tokenize_ns_per_token: int = 0
+    detokenize_ns: int = 0
+    """Added to the time at which each token is handed out."""
+    concurrency: int = 0
+    """Sequences in flight at most; the rest waits at the client (0 = no cap)."""
+    closed_loop: bool = False
+    """With a concurrency cap: a request's intended arrival is the moment a place becomes free."""
+    record_steps: bool = False
+    fast: bool = True
+    """Allow the calendar path where the configuration permits it."""
+    check: bool = False
+    """check_integrity after every step (slow; tests)."""

@@ -1,0 +1,157 @@
+"""The Python face of an engine: run it in slices, read its journal and its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..core import journal as core_journal
+from ..core.errors import KvbenchError
+from ..core.journal import Counters
+from ..core.requests import Requests
+from ..core.units import NEVER_NS
+from ..costs.tables import CostTables
+from ..scheduler.state import (
+    BAD_TRANSITION,
+    CANCELLED,
+    FAILED,
+    FINISHED,
+    REFUSED,
+    STATE_NAMES,
+    TIMED_OUT,
+    Engine,
+)
+from .build import build_engine
+from .integrity import check_integrity
+from .loop import DONE, FAULT, PAUSED, advance
+from .settings import EngineSettings
+
+_SLICE_STEPS = 20_000
+
+_STATUS_OF_STATE = {
+    FINISHED: core_journal.FINISHED,
+    CANCELLED: core_journal.CANCELLED,
+    REFUSED: core_journal.REFUSED,
+    FAILED: core_journal.FAILED,
+    TIMED_OUT: core_journal.TIMED_OUT,
+}
+
+
+class Simulation:
+    """One engine on the modelled clock.
+
+    >>> simulation = Simulation(requests, settings, tables)      # doctest: +SKIP
+    >>> simulation.run()
+    >>> simulation.journal().first_token_ns
+    """
+
+    def __init__(self, requests: Requests, settings: EngineSettings, tables: CostTables) -> None:
+        self.requests = requests
+        self.settings = settings
+        self.engine: Engine = build_engine(requests, settings, tables)
+        self.num_sequences = requests.num_sequences
+
+    def advance(self, until_ns: int = NEVER_NS, max_steps: int = NEVER_NS) -> bool:
+        """Run until a time (no step starts at or after it) or for some steps. True when all is done."""
+        if self.settings.check:
+            return self._advance_checked(until_ns, max_steps)
+        with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            status = advance(self.engine, until_ns, max_steps)
+        if status == FAULT:
+            raise KvbenchError(self._fault())
+        self._reached_time = status == PAUSED
+        return status == DONE
+
+    def _advance_checked(self, until_ns: int, max_steps: int) -> bool:
+        for _ in range(min(max_steps, 1 << 40)):
+            with np.errstate(over="ignore"):
+                status = advance(self.engine, until_ns, 1)
+            check_integrity(self.engine)
+            if status == FAULT:
+                raise KvbenchError(self._fault())
+            if status in (DONE, PAUSED):
+                return status == DONE
+        return False
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Run to the end in slices, calling progress(sequences done, all) between them."""
+        done = False
+        while not done:
+            done = self.advance(NEVER_NS, _SLICE_STEPS)
+            if progress is not None:
+                progress(int(self.engine.num_done), self.num_sequences)
+        check_integrity(self.engine)
+        return True
+
+    def _fault(self) -> str:
+        e = self.engine
+        if e.fault == BAD_TRANSITION:
+            return f"engine fault: sequence {e.fault_seq} left its table of states ({STATE_NAMES[e.seqs.state[e.fault_seq]]})"
+        return "engine fault: sequences are left and nothing can happen any more"
+
+    def journal(self) -> core_journal.Journal:
+        """Rows of everything so far; sequences that have not ended have status PARTIAL."""
+        e = self.engine
+        q = e.seqs.read()
+        status = np.full(self.num_sequences, core_journal.PARTIAL, np.int64)
+        for state, name in _STATUS_OF_STATE.items():
+            status[q["state"] == state] = name
+        first = q["first"]
+        generated = q["generated"].copy()
+        running = np.flatnonzero(q["slot"] >= 0)
+        generated[running] = e.slots.rec[q["slot"][running], 3]
+        return core_journal.Journal(
+            request_index=q["request"],
+            sample=np.arange(self.num_sequences) - first[q["request"]],
+            status=status,
+            arrival_ns=q["arrival"],
+            queued_ns=q["queued"],
+            scheduled_ns=q["scheduled"],
+            first_token_ns=q["first_token"],
+            finish_ns=q["finish"],
+            cached_tokens=q["cached"],
+            output_tokens=generated,
+            recomputed_tokens=q["recomputed"],
+            preemptions=q["preemptions"],
+            itl_gap_ns=e.journal.gap[: e.journal.rows],
+            itl_count=e.journal.count[: e.journal.rows],
+            steps=e.journal.steps[: e.journal.num_steps],
+        )
+
+    def counters(self) -> Counters:
+        """Totals so far."""
+        e = self.engine.read()
+        pool = self.engine.pool.read()
+        used_us, busy_us = e["used_us"], max(e["busy_us"], 1)
+        block_us = max(used_us * self.settings.block_tokens, 1)
+        return Counters(
+            end_ns=e["now"],
+            num_steps=e["num_steps"],
+            decode_steps=e["decode_steps"],
+            prefill_steps=e["prefill_steps"],
+            prefill_tokens=e["sum_prefill_tokens"],
+            decode_tokens=e["sum_decode_tokens"],
+            matched_tokens=e["matched_tokens"],
+            admitted_prompt_tokens=e["admitted_tokens"],
+            recomputed_tokens=e["recomputed_tokens"],
+            preemptions=e["preemptions"],
+            evicted_blocks=pool["evicted"],
+            inserted_blocks=self.engine.tree.inserted + self.engine.hashes.registered,
+            used_blocks_peak=e["used_peak"],
+            used_blocks_mean=used_us / busy_us,
+            tail_waste_tokens_mean=e["waste_us"] / busy_us,
+            tail_waste_share=e["waste_us"] / block_us,
+            metadata_bytes=metadata_bytes(self.engine),
+            num_blocks=pool["num_blocks"],
+            path="step",
+            busy_ns=e["busy_ns"],
+        )
+
+
+def metadata_bytes(engine: Engine) -> int:
+    """Bytes of the structures that describe blocks: records, free queue, prefix cache, used block tables."""
+    total = 0
+    for part in (engine.pool, engine.tree, engine.hashes, engine.slots):
+        total += sum(v.nbytes for v in part.read().values() if isinstance(v, np.ndarray))
+    return total

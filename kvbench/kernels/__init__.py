@@ -1,0 +1,1 @@
+"""Jitted array code that knows nothing of blocks or requests."""

@@ -1,0 +1,1 @@
+"""Latencies, percentiles and totals from journal rows; never from live objects. Formats nothing."""

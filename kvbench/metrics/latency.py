@@ -1,0 +1,155 @@
+"""Latencies of sequences and the summary of a run: from the journal and the request table, nothing else.
+
+A latency counts from the *intended* arrival. The distributions are over finished sequences; the others are
+counted. Names and definitions are those of `vllm bench serve`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.journal import FINISHED, NEVER, STATUS_NAMES, Counters, Journal
+from ..core.requests import Requests
+from ..core.units import NS_PER_MS, NS_PER_S
+from .percentiles import EMPTY, Distribution, distribution
+
+I64 = NDArray[np.int64]
+
+LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
+"""Names in the order of summary.csv; all in ms."""
+
+
+@dataclass(frozen=True)
+class SequenceTimes:
+    """Per sequence, (num_sequences,) int64 ns; NEVER where it does not exist.
+
+    queue_ns   arrival to the start of the first step that computed one of its tokens
+    ttft_ns    arrival to its first token
+    tpot_ns    mean gap of the tokens after the first, rounded to a ns; one token has none
+    e2el_ns    arrival to its last token; of a cancelled one, to its end
+    """
+
+    queue_ns: I64
+    ttft_ns: I64
+    tpot_ns: I64
+    e2el_ns: I64
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run in numbers.
+
+    latencies   name -> distribution in ms (LATENCIES)
+    scalars     name -> (value, unit), in the order of summary.csv; None is a number that does not exist
+    statuses    status name -> sequences, those that occurred
+    """
+
+    latencies: dict[str, Distribution]
+    scalars: dict[str, tuple[float | int | None, str]]
+    statuses: dict[str, int]
+
+    def __getitem__(self, name: str) -> float | int | None:
+        return self.scalars[name][0]
+
+
+def sequence_times(journal: Journal) -> SequenceTimes:
+    """Latencies of every sequence."""
+    arrival, first, finish = journal.arrival_ns, journal.first_token_ns, journal.finish_ns
+    gaps = journal.output_tokens - 1
+    spread = finish - first
+    has_tpot = (journal.status == FINISHED) & (gaps > 0)
+    # rint of the quotient, half to even, in integers: the same on every machine
+    tpot = np.where(has_tpot, _divide_rounding(spread, np.maximum(gaps, 1)), NEVER)
+    return SequenceTimes(
+        queue_ns=_since(journal.scheduled_ns, arrival),
+        ttft_ns=_since(first, arrival),
+        tpot_ns=tpot,
+        e2el_ns=_since(finish, arrival),
+    )
+
+
+def summarise(journal: Journal, requests: Requests, counters: Counters) -> Summary:
+    """Distributions and totals of a run, finished or partial."""
+    times = sequence_times(journal)
+    done = journal.status == FINISHED
+    latencies = {
+        "ttft": _of(times.ttft_ns[done]),
+        "tpot": _of(times.tpot_ns[done]),
+        "itl": _in_ms(distribution(journal.itl_gap_ns, journal.itl_count)),
+        "e2el": _of(times.e2el_ns[done]),
+        "queue": _of(times.queue_ns[done]),
+    }
+    counted = np.bincount(journal.status, minlength=len(STATUS_NAMES))
+    statuses = {name: int(k) for name, k in zip(STATUS_NAMES, counted, strict=True) if k}
+    return Summary(latencies, _scalars(journal, requests, counters, done), statuses)
+
+
+def _scalars(
+    journal: Journal, requests: Requests, counters: Counters, done: NDArray[np.bool_]
+) -> dict[str, tuple[float | int | None, str]]:
+    wall_ns = wall_time_ns(journal)
+    prompts = requests.prompt_tokens[journal.request_index]
+    output = int(journal.output_tokens[done].sum())
+    total = output + int(prompts[done].sum())
+    matched, admitted = int(counters.matched_tokens), int(counters.admitted_prompt_tokens)
+    return {
+        "requests": (len(requests), "requests"),
+        "sequences": (int(done.size), "sequences"),
+        "finished": (int(done.sum()), "sequences"),
+        "duration": (wall_ns / NS_PER_S, "s"),
+        "request_throughput": (_rate(int(done.sum()), wall_ns), "sequences/s"),
+        "output_throughput": (_rate(output, wall_ns), "tokens/s"),
+        "total_token_throughput": (_rate(total, wall_ns), "tokens/s"),
+        "hit_rate": (matched / admitted if admitted else None, "share of prompt tokens"),
+        "cached_tokens": (matched, "tokens"),
+        "prompt_tokens": (admitted, "tokens"),
+        "recomputed_tokens": (int(counters.recomputed_tokens), "tokens"),
+        "preemptions": (int(counters.preemptions), "preemptions"),
+        "evicted_blocks": (int(counters.evicted_blocks), "blocks"),
+        "blocks": (int(counters.num_blocks), "blocks"),
+        "used_blocks_mean": (float(counters.used_blocks_mean), "blocks"),
+        "used_blocks_peak": (int(counters.used_blocks_peak), "blocks"),
+        "tail_waste_mean": (float(counters.tail_waste_tokens_mean), "tokens"),
+        "tail_waste_share": (float(counters.tail_waste_share), "share of used slots"),
+        "metadata": (int(counters.metadata_bytes), "bytes"),
+        "steps": (int(counters.num_steps), "steps"),
+    }
+
+
+def wall_time_ns(journal: Journal) -> int:
+    """End of the last finish minus first arrival, filling and draining included; 0 when nothing finished."""
+    done = journal.status == FINISHED
+    if not done.any():
+        return 0
+    return int(journal.finish_ns[done].max() - journal.arrival_ns[journal.arrival_ns != NEVER].min())
+
+
+def _rate(count: int, wall_ns: int) -> float | None:
+    return count * NS_PER_S / wall_ns if wall_ns else None
+
+
+def _since(moment: I64, arrival: I64) -> I64:
+    return np.where((moment == NEVER) | (arrival == NEVER), NEVER, moment - arrival)
+
+
+def _divide_rounding(a: I64, b: I64) -> I64:
+    quotient, rest = np.divmod(a, b)
+    up = (2 * rest > b) | ((2 * rest == b) & (quotient % 2 == 1))
+    return quotient + up
+
+
+def _of(values_ns: I64) -> Distribution:
+    return _in_ms(distribution(values_ns[values_ns != NEVER]))
+
+
+def _in_ms(d: Distribution) -> Distribution:
+    if d is EMPTY:
+        return d
+
+    def ms(value: float | None) -> float | None:
+        return None if value is None else value / NS_PER_MS
+
+    return Distribution(ms(d.mean), ms(d.p50), ms(d.p90), ms(d.p99), ms(d.p99_low), ms(d.p99_high), d.n)

@@ -1,0 +1,455 @@
+"""The radix tree over block keys: a prefix is a path, a node is a run of blocks.
+
+    root of a namespace (-1 - namespace, no record)
+      node: keys[offset : offset + length] with blocks[...] of the arena
+        node ...
+
+The first key of a node is its name below its parent; an open-addressing table finds (parent, key). Matching
+inside a node splits it, so a look-up changes the tree (as in SGLang). Runs live in one arena that is
+compacted when it is full: amortised O(1) per inserted block.
+
+What must always hold: a lock on a node is also counted by all its ancestors; evictable + protected is the
+number of blocks in the tree; siblings differ in their first key; only leaves without locks are evicted.
+
+source: SGLang's radix cache, in whole blocks (its pages). A split makes a new *upper* node with fresh stamps
+and copied lock, hits and priority; match and insert stamp every node of the path; only insert counts hits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import entry, inline, jit, struct
+from ..memory.pool import ring_give
+from .leaf_heap import (
+    ACCESS,
+    CHILDREN,
+    CREATED,
+    HITS,
+    LENGTH,
+    LOCK,
+    NODE_COLUMNS,
+    OFFSET,
+    PARENT,
+    POLICIES,
+    PRIORITY,
+    offer,
+    pop,
+)
+
+NO_NODE = 0
+
+
+@struct
+class RadixTree:
+    """nodes (capacity + 1, 16) records, id 0 unused. table: (tag << 32 | node), 0 = empty, a power of two.
+
+    keys, blocks   the arena, (twice the blocks,); top = first free place
+    free_nodes     stack of ids. heap_*: see leaf_heap.
+    evictable, protected   in blocks. clock: ticks once per stamp.
+    log            (offset, length) of evicted nodes, in order; log_size of them; not written when it is empty
+    """
+
+    nodes: "i8[:,::1]"
+    table: "i8[::1]"
+    keys: "i8[::1]"
+    blocks: "i4[::1]"
+    top: "i8"
+    free_nodes: "i4[::1]"
+    num_free_nodes: "i8"
+    high_node: "i8"
+    heap_key: "i8[::1]"
+    heap_tie: "i8[::1]"
+    heap_node: "i4[::1]"
+    heap_size: "i8"
+    policy: "i8"
+    evictable: "i8"
+    protected: "i8"
+    clock: "i8"
+    inserted: "i8"
+    evicted: "i8"
+    evicted_nodes: "i8"
+    log: "i8[:,::1]"
+    log_size: "i8"
+
+
+def make_tree(capacity: int, eviction: str, log_capacity: int = 0) -> RadixTree:
+    """An empty tree that can hold `capacity` blocks."""
+    capacity = max(capacity, 1)
+    table_size = 1 << (2 * capacity).bit_length()
+    return RadixTree(
+        np.zeros((capacity + 2, NODE_COLUMNS), np.int64),
+        np.zeros(table_size, np.int64),
+        np.empty(2 * capacity + 64, np.int64),
+        np.empty(2 * capacity + 64, np.int32),
+        0,
+        np.arange(capacity + 1, 0, -1).astype(np.int32),
+        capacity + 1,
+        0,
+        np.empty(2 * capacity + 64, np.int64),
+        np.empty(2 * capacity + 64, np.int64),
+        np.empty(2 * capacity + 64, np.int32),
+        0,
+        POLICIES[eviction],
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        np.zeros((log_capacity, 2), np.int64),
+        0,
+    )
+
+
+# ---------------------------------------------------------------- children
+
+
+@inline
+def _tag(parent, key):
+    # Overflow of int64 is undefined in compiled code; mix in uint64 only.
+    x = (np.uint64(key) ^ (np.uint64(parent) * np.uint64(0xA0761D6478BD642F))) * np.uint64(0xD6E8FEB86659FD93)
+    x ^= x >> np.uint64(32)
+    x *= np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(x >> np.uint64(33))
+
+
+@jit
+def _child(tree, parent, key):
+    table, nodes, keys = tree.table, tree.nodes, tree.keys
+    mask = table.size - 1
+    tag = _tag(parent, key)
+    at = tag & mask
+    while True:
+        entry_ = table[at]
+        if entry_ == 0:
+            return NO_NODE
+        if entry_ >> 32 == tag:
+            node = entry_ & 0xFFFFFFFF
+            if nodes[node, PARENT] == parent and keys[nodes[node, OFFSET]] == key:
+                return node
+        at = (at + 1) & mask
+
+
+@jit
+def _place(tree, parent, key, node):
+    """Where the entry of a child is."""
+    mask = tree.table.size - 1
+    tag = _tag(parent, key)
+    at = tag & mask
+    want = (tag << 32) | node
+    while tree.table[at] != want:
+        at = (at + 1) & mask
+    return at
+
+
+@jit
+def _enter(tree, parent, key, node):
+    mask = tree.table.size - 1
+    tag = _tag(parent, key)
+    at = tag & mask
+    while tree.table[at] != 0:
+        at = (at + 1) & mask
+    tree.table[at] = (tag << 32) | node
+
+
+@inline
+def _remove(table, at):
+    """Delete with backward shift: no tombstones, so probes stay short for ever."""
+    mask = table.size - 1
+    look = at
+    while True:
+        look = (look + 1) & mask
+        entry_ = table[look]
+        if entry_ == 0:
+            break
+        home = (entry_ >> 32) & mask
+        if ((look - home) & mask) >= ((look - at) & mask):
+            table[at] = entry_
+            at = look
+    table[at] = 0
+
+
+# ---------------------------------------------------------------- nodes
+
+
+@jit
+def _new_node(tree):
+    tree.num_free_nodes -= 1
+    node = np.int64(tree.free_nodes[tree.num_free_nodes])
+    if node > tree.high_node:
+        tree.high_node = node
+    tree.clock += 1
+    tree.nodes[node, ACCESS] = tree.clock
+    tree.nodes[node, CREATED] = tree.clock
+    tree.nodes[node, LOCK] = 0
+    tree.nodes[node, CHILDREN] = 0
+    return node
+
+
+@jit
+def _split(tree, node, length):
+    """Cut a node after `length` blocks. The new upper part is returned; the lower keeps its identity."""
+    nodes, keys = tree.nodes, tree.keys
+    parent, offset = nodes[node, PARENT], nodes[node, OFFSET]
+    upper = _new_node(tree)
+    at = _place(tree, parent, keys[offset], node)
+    tree.table[at] = (tree.table[at] >> 32 << 32) | upper
+    nodes[upper, PARENT] = parent
+    nodes[upper, OFFSET] = offset
+    nodes[upper, LENGTH] = length
+    nodes[upper, LOCK] = nodes[node, LOCK]
+    nodes[upper, HITS] = nodes[node, HITS]
+    nodes[upper, PRIORITY] = nodes[node, PRIORITY]
+    nodes[upper, CHILDREN] = 1
+    nodes[node, PARENT] = upper
+    nodes[node, OFFSET] = offset + length
+    nodes[node, LENGTH] -= length
+    _enter(tree, upper, keys[offset + length], node)
+    return upper
+
+
+@jit
+def _common(keys, offset, other, position, limit):
+    """Length of the common run of keys[offset:] and other[position:], the first being equal already."""
+    n = 1
+    while n + 16 <= limit:
+        difference = np.int64(0)
+        for i in range(16):
+            difference |= keys[offset + n + i] ^ other[position + n + i]
+        if difference != 0:
+            break
+        n += 16
+    while n < limit and keys[offset + n] == other[position + n]:
+        n += 1
+    return n
+
+
+@inline
+def _stamp_path(tree, node, tick):
+    """Everything from a node up was used at `tick`; a leaf's place in the eviction order changes."""
+    nodes = tree.nodes
+    end = node
+    while node > 0:
+        nodes[node, ACCESS] = tick
+        node = nodes[node, PARENT]
+    if end > 0 and nodes[end, LOCK] == 0 and nodes[end, CHILDREN] == 0:
+        offer(tree, end)
+
+
+@entry
+def touch(tree, node):
+    """What a match of exactly the path to `node` does: every node on it is stamped."""
+    tree.clock += 1
+    _stamp_path(tree, node, tree.clock)
+
+
+# ---------------------------------------------------------------- verbs
+
+
+@entry
+def match(tree, namespace, keys, n, row):
+    """Longest known prefix of keys[0:n] in a namespace. Stamps the path; splits a node it ends in.
+
+    row      (>= n,) int32, written: blocks of the matched part
+    returns  (deepest node or the root, blocks matched)
+    """
+    nodes, arena, blocks = tree.nodes, tree.keys, tree.blocks
+    tree.clock += 1
+    tick = tree.clock
+    node = np.int64(-1 - namespace)
+    position = 0
+    while position < n:
+        child = _child(tree, node, keys[position])
+        if child == NO_NODE:
+            break
+        length, offset = nodes[child, LENGTH], nodes[child, OFFSET]
+        common = _common(arena, offset, keys, position, min(length, n - position))
+        for i in range(common):
+            row[position + i] = blocks[offset + i]
+        position += common
+        nodes[child, ACCESS] = tick
+        if common < length:
+            if nodes[child, LOCK] == 0 and nodes[child, CHILDREN] == 0:
+                offer(tree, child)
+            node = _split(tree, child, common)
+            break
+        node = child
+    if node > 0 and nodes[node, LOCK] == 0 and nodes[node, CHILDREN] == 0:
+        offer(tree, node)
+    return node, position
+
+
+@entry
+def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
+    """Insert keys[0:n] with blocks row[0:n], of which keys[0:position] is the path to `node`.
+
+    row      blocks of the part that was there already are replaced by the tree's; the caller's duplicates
+             among row[position:present] are given back to the pool
+    returns  (node that ends the path, blocks of keys[0:n] that were present)
+    cost     O(n - position) and one step per node of the path
+    """
+    nodes, arena = tree.nodes, tree.keys
+    tree.clock += 1
+    tick = tree.clock
+    up = node
+    while up > 0:
+        nodes[up, ACCESS] = tick
+        nodes[up, PRIORITY] = max(nodes[up, PRIORITY], priority)
+        nodes[up, HITS] += count_hit
+        up = nodes[up, PARENT]
+    start = position
+    changed = node
+    while position < n:
+        child = _child(tree, node, keys[position])
+        if child == NO_NODE:
+            break
+        length, offset = nodes[child, LENGTH], nodes[child, OFFSET]
+        common = _common(arena, offset, keys, position, min(length, n - position))
+        position += common
+        nodes[child, ACCESS] = tick
+        if common < length:  # the part beyond the split is not on the path: no hit, no priority
+            if nodes[child, LOCK] == 0 and nodes[child, CHILDREN] == 0:
+                offer(tree, child)
+            child = _split(tree, child, common)
+        nodes[child, PRIORITY] = max(nodes[child, PRIORITY], priority)
+        nodes[child, HITS] += count_hit
+        node = changed = child
+        if common < length:
+            break
+    _swap_duplicates(tree, pool, node, row, start, position)
+    present = position
+    if position < n:
+        node = _append(tree, node, keys, row, position, n)
+        nodes[node, PRIORITY] = priority
+        nodes[node, HITS] = count_hit
+        offer(tree, node)
+    elif changed > 0 and nodes[changed, LOCK] == 0 and nodes[changed, CHILDREN] == 0:
+        offer(tree, changed)
+    return node, present
+
+
+@inline
+def _swap_duplicates(tree, pool, node, row, start, stop):
+    """Give row[start:stop] back to the pool and put the tree's blocks (path that ends in `node`) there."""
+    if stop <= start:
+        return
+    ring_give(pool, row, start, stop)
+    nodes, blocks = tree.nodes, tree.blocks
+    end = stop
+    while end > start:
+        length, offset = nodes[node, LENGTH], nodes[node, OFFSET]
+        begin = max(end - length, start)
+        for i in range(begin, end):
+            row[i] = blocks[offset + length - end + i]
+        end -= length
+        node = nodes[node, PARENT]
+
+
+@inline
+def _append(tree, parent, keys, row, start, stop):
+    """A new leaf with keys[start:stop]."""
+    length = stop - start
+    if tree.top + length > tree.keys.size:
+        compact(tree)
+    offset = tree.top
+    tree.top = offset + length
+    arena, blocks = tree.keys, tree.blocks
+    for i in range(length):
+        arena[offset + i] = keys[start + i]
+        blocks[offset + i] = row[start + i]
+    leaf = _new_node(tree)
+    tree.nodes[leaf, PARENT] = parent
+    tree.nodes[leaf, OFFSET] = offset
+    tree.nodes[leaf, LENGTH] = length
+    if parent > 0:
+        tree.nodes[parent, CHILDREN] += 1
+    _enter(tree, parent, keys[start], leaf)
+    tree.evictable += length
+    tree.inserted += length
+    return leaf
+
+
+@inline
+def compact(tree):
+    """Move every live run together."""
+    total = tree.evictable + tree.protected
+    keys = np.empty(total, np.int64)
+    blocks = np.empty(total, np.int32)
+    top = 0
+    for node in range(1, tree.high_node + 1):
+        length, offset = tree.nodes[node, LENGTH], tree.nodes[node, OFFSET]
+        if length > 0:
+            for i in range(length):
+                keys[top + i] = tree.keys[offset + i]
+                blocks[top + i] = tree.blocks[offset + i]
+            tree.nodes[node, OFFSET] = top
+            top += length
+    for i in range(top):
+        tree.keys[i] = keys[i]
+        tree.blocks[i] = blocks[i]
+    tree.top = top
+
+
+@entry
+def lock(tree, node):
+    """Protect a path. Returns the blocks that ceased to be evictable."""
+    nodes = tree.nodes
+    moved = np.int64(0)
+    while node > 0:
+        if nodes[node, LOCK] == 0:
+            moved += nodes[node, LENGTH]
+        nodes[node, LOCK] += 1
+        node = nodes[node, PARENT]
+    tree.evictable -= moved
+    tree.protected += moved
+    return moved
+
+
+@entry
+def unlock(tree, node):
+    """Undo one lock. Returns the blocks that became evictable."""
+    nodes = tree.nodes
+    moved = np.int64(0)
+    end = node
+    while node > 0:
+        nodes[node, LOCK] -= 1
+        if nodes[node, LOCK] == 0:
+            moved += nodes[node, LENGTH]
+        node = nodes[node, PARENT]
+    tree.evictable += moved
+    tree.protected -= moved
+    if end > 0 and nodes[end, LOCK] == 0 and nodes[end, CHILDREN] == 0:
+        offer(tree, end)
+    return moved
+
+
+@entry
+def evict(tree, pool, num_blocks):
+    """Free whole leaves in policy order until at least num_blocks are free; may overshoot. Returns blocks freed."""
+    nodes = tree.nodes
+    freed = np.int64(0)
+    while freed < num_blocks:
+        node = pop(tree)
+        if node == NO_NODE:
+            break
+        length, offset, parent = nodes[node, LENGTH], nodes[node, OFFSET], nodes[node, PARENT]
+        ring_give(pool, tree.blocks, offset, offset + length)
+        _remove(tree.table, _place(tree, parent, tree.keys[offset], node))
+        nodes[node, LENGTH] = 0
+        tree.free_nodes[tree.num_free_nodes] = node
+        tree.num_free_nodes += 1
+        tree.evicted_nodes += 1
+        if tree.log_size < tree.log.shape[0]:
+            tree.log[tree.log_size, 0] = offset
+            tree.log[tree.log_size, 1] = length
+            tree.log_size += 1
+        freed += length
+        if parent > 0:
+            nodes[parent, CHILDREN] -= 1
+            if nodes[parent, CHILDREN] == 0 and nodes[parent, LOCK] == 0:
+                offer(tree, parent)
+    tree.evictable -= freed
+    tree.evicted += freed
+    pool.evicted += freed
+    return freed

@@ -1,0 +1,55 @@
+"""Result folders and files: made with their parents, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..core.errors import KvbenchError, UsageError
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made with its parents. UsageError: a file has the name, or the place cannot be written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"-o {path}: a file with this name exists; give a folder") from None
+    except NotADirectoryError:
+        raise UsageError(f"-o {path}: a part of this path is a file; give a folder") from None
+    except OSError as error:
+        raise UsageError(f"-o {path}: {error.strerror or error}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(f"-o {path}: no permission to write there")
+    return path
+
+
+def write_whole(path: Path, pieces: Iterable[str]) -> None:
+    """Write pieces of text to a file that appears under its name only when all of it is there.
+
+    raises  KvbenchError: the disk is full, the folder has gone
+    """
+    try:
+        _write_and_rename(path, pieces)
+    except OSError as error:
+        raise KvbenchError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _write_and_rename(path: Path, pieces: Iterable[str]) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
+            out.writelines(pieces)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    """The process's mask; a temporary file is private, a result is as readable as any other file."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,59 @@
+"""What a report is made of: a run described in words and numbers. `bench` fills it in, nothing here runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..metrics.latency import Summary
+
+SCHEMA = 1
+"""Of every file; rises when a column or key changes its meaning."""
+
+
+@dataclass(frozen=True)
+class MemoryLine:
+    """One line of the memory budget, per device."""
+
+    name: str
+    num_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The identity of a run, as heads of tables and rows of summary.csv name it.
+
+    run           scenario or trace, without folder and suffix
+    engine        "vLLM 0.33"
+    step_times    confidence of the step times, with the efficiencies used
+    parallelism   "tp 1"
+    path          how the engine ran: "step" or "calendar"
+    fingerprint   sha256 of the workload
+    notes         what was done to the input, one line each
+    complete      False when the run was interrupted
+    """
+
+    run: str
+    fingerprint: str
+    clock: str
+    cache_state: str
+    cache_kind: str
+    preset: str
+    engine: str
+    batching: str
+    overlap: bool
+    overlap_default: bool
+    model: str
+    dtype: str
+    kv_dtype: str
+    parallelism: str
+    device: str
+    step_times: str
+    block_tokens: int
+    seed: int
+    machine: str
+    path: str
+    memory: tuple[MemoryLine, ...]
+    notes: tuple[str, ...]
+    complete: bool
+    summary: Summary

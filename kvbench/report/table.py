@@ -1,0 +1,159 @@
+"""The table of one run, as text of at most 100 columns: head, counts, latencies, cache, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..metrics.latency import Summary
+from ..metrics.percentiles import SMALLEST_FOR_P99, Distribution
+from .record import RunRecord
+
+WIDTH = 100
+LABEL_WIDTH = 12
+
+TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue": "queue"}
+"""Metric -> row title, in the order of the table."""
+
+
+def run_table(record: RunRecord) -> str:
+    """The whole report of a run. Numbers are formatted here, so nothing parses them again."""
+    blocks = [
+        _labelled(_head(record)),
+        _labelled(_totals(record.summary)),
+        _latencies(record.summary),
+        _labelled(_cache(record)),
+        _labelled(_memory(record)),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _head(r: RunRecord) -> list[tuple[str, str]]:
+    engine_overlap = "the engine's default is on" if r.overlap_default else "as the engine's default"
+    overlap = "overlap on" if r.overlap else f"overlap off ({engine_overlap})"
+    rows = [
+        ("run", r.run if r.complete else f"{r.run}: interrupted, a PARTIAL result"),
+        ("clock", f"{r.clock} ({r.path} path)"),
+        ("cache", f"{r.cache_state}; {r.cache_kind}, blocks of {r.block_tokens} tokens"),
+        ("preset", f"{r.preset} ({r.engine}); {r.batching} batching; {overlap}"),
+        ("device", f"{r.device}; step times {r.step_times}"),
+        ("model", f"{r.model}; {r.dtype}, KV {r.kv_dtype}; {r.parallelism}"),
+        ("workload", f"seed {r.seed}; fingerprint {r.fingerprint[:16]}"),
+    ]
+    return rows + [("note", note) for note in r.notes]
+
+
+def _totals(summary: Summary) -> list[tuple[str, str]]:
+    outcome = ", ".join(f"{count:,} {name}" for name, count in summary.statuses.items())
+    sequences = (
+        "" if summary["sequences"] == summary["requests"] else f" ({summary['sequences']:,} sequences)"
+    )
+    return [
+        ("requests", f"{summary['requests']:,}{sequences}: {outcome}"),
+        (
+            "throughput",
+            f"{_decimal(summary['request_throughput'], 3)} requests/s, "
+            f"{_decimal(summary['output_throughput'], 1)} output tokens/s, "
+            f"{_decimal(summary['total_token_throughput'], 1)} total tokens/s "
+            f"over {_decimal(summary['duration'], 3)} s",
+        ),
+    ]
+
+
+def _latencies(summary: Summary) -> str:
+    rows = [[title, *_cells(summary.latencies[name])] for name, title in TITLES.items()]
+    return grid(["ms", "mean", "p50", "p90", "p99", "p99 95 % (iid)", "n"], rows)
+
+
+def _cells(d: Distribution) -> list[str]:
+    return [*(_decimal(x, 2) for x in (d.mean, d.p50, d.p90, d.p99)), _interval(d), f"{d.n:,}"]
+
+
+def _interval(d: Distribution) -> str:
+    """Both bounds, the one that exists, or how many samples it needs."""
+    if d.p99_low is None or d.n == 0:
+        return f"n too small (needs {SMALLEST_FOR_P99})"
+    if d.p99_high is None:
+        return f">= {_decimal(d.p99_low, 2)}"
+    return f"{_decimal(d.p99_low, 2)} .. {_decimal(d.p99_high, 2)}"
+
+
+def _cache(record: RunRecord) -> list[tuple[str, str]]:
+    s = record.summary
+    blocks = max(int(s["blocks"] or 0), 1)
+    return [
+        (
+            "hit rate",
+            f"{_percent(s['hit_rate'])} of prompt tokens ({_decimal(s['cached_tokens'], 0)} of "
+            f"{_decimal(s['prompt_tokens'], 0)})",
+        ),
+        (
+            "blocks used",
+            f"mean {_decimal(s['used_blocks_mean'], 0)} ({_percent((s['used_blocks_mean'] or 0) / blocks)}), "
+            f"peak {_decimal(s['used_blocks_peak'], 0)} ({_percent((s['used_blocks_peak'] or 0) / blocks)}) "
+            f"of {_decimal(s['blocks'], 0)}",
+        ),
+        (
+            "tail waste",
+            f"mean {_decimal(s['tail_waste_mean'], 0)} tokens "
+            f"({_percent(s['tail_waste_share'])} of used slots)",
+        ),
+        ("metadata", size(int(s["metadata"] or 0))),
+        ("evictions", f"{_decimal(s['evicted_blocks'], 0)} blocks"),
+        (
+            "preemptions",
+            f"{_decimal(s['preemptions'], 0)}, {_decimal(s['recomputed_tokens'], 0)} tokens computed again",
+        ),
+    ]
+
+
+def _memory(record: RunRecord) -> list[tuple[str, str]]:
+    return [
+        (line.name, f"{size(line.num_bytes)}{'  ' + line.note if line.note else ''}")
+        for line in record.memory
+    ]
+
+
+def size(num_bytes: int) -> str:
+    """Bytes in the decimal unit that reads best."""
+    value = float(num_bytes)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1000
+    return f"{value:.2f} GB"
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain table: the first column to the left, numbers to the right."""
+    from tabulate import tabulate
+
+    align = ["left"] + ["right"] * (len(header) - 1)
+    return str(tabulate(rows, header, tablefmt="simple", disable_numparse=True, colalign=align))
+
+
+def figures(values: Mapping[str, float | int]) -> str:
+    """A plain list of named numbers: shares with 4 digits after the point, counts whole."""
+    width = max(map(len, values), default=0)
+    return "".join(
+        f"{name:<{width}}  {value:.4f}\n" if isinstance(value, float) else f"{name:<{width}}  {value:,}\n"
+        for name, value in values.items()
+    )
+
+
+def _labelled(rows: Sequence[tuple[str, str]]) -> str:
+    """Label and text; a text too long for the width goes on below itself."""
+    import textwrap
+
+    lines = []
+    for label, text in rows:
+        wrapped = textwrap.wrap(text, WIDTH - LABEL_WIDTH - 1) or [""]
+        lines += [f"{label if i == 0 else '':<{LABEL_WIDTH}} {part}" for i, part in enumerate(wrapped)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _decimal(value: float | int | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"

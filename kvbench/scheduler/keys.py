@@ -1,0 +1,183 @@
+"""The keys of `[scheduler]` and `[cache]`: every rule that a preset sets is a key of its own. Data only.
+
+`scheduler.<name>` is the field of the same name in the engine's SchedulerRules; a test holds the two
+together. Rules of the other discipline are ignored by an engine. 0 means *auto* for the sizes that the real
+engines choose by the memory of the device (see `presets.automatic`), and off for the others.
+"""
+
+from __future__ import annotations
+
+from ..core.keys import Key
+
+DISCIPLINES = ("token-budget", "prefill-first")
+POLICIES = {
+    "fcfs": "first come, first served (both disciplines)",
+    "priority": "smallest priority value first, then arrival (both disciplines)",
+    "lpm": "longest cached prefix first; fcfs when many wait (prefill-first)",
+    "dfs-weight": "depth first through the radix tree, heaviest subtree first (prefill-first)",
+    "lof": "largest declared output first (prefill-first)",
+    "random": "seeded shuffle of the waiting requests (prefill-first)",
+}
+EVICTION = {
+    "lru": "least recently used (radix leaves; order of the free queue under block hash)",
+    "lfu": "least often inserted",
+    "fifo": "oldest",
+    "mru": "most recently used",
+    "filo": "newest",
+    "priority": "least urgent, then least recently used",
+    "slru": "least recently used among those inserted once, then the rest",
+}
+FREE_ORDERS = ("auto", "tail", "unhashed-first", "append", "sorted-front")
+
+SCHEDULER_KEYS: tuple[Key, ...] = (
+    Key(
+        "scheduler.discipline",
+        "choice",
+        "token-budget",
+        "",
+        "token-budget: running first, one budget (vLLM); prefill-first: prefill, else decode (SGLang)",
+        DISCIPLINES,
+    ),
+    Key("scheduler.policy", "choice", "fcfs", "", "which waiting request goes first", tuple(POLICIES)),
+    # token-budget
+    Key("scheduler.max_num_seqs", "int", 0, "sequences", "running at most; 0 = by device memory", low=0),
+    Key(
+        "scheduler.max_num_batched_tokens",
+        "int",
+        0,
+        "tokens",
+        "budget of a step; 0 = by device memory",
+        low=0,
+    ),
+    Key("scheduler.enable_chunked_prefill", "bool", True, "", "cut a prompt to what a step has left"),
+    Key(
+        "scheduler.long_prefill_token_threshold",
+        "int",
+        0,
+        "tokens",
+        "most prompt tokens a step; 0 = off",
+        low=0,
+    ),
+    Key(
+        "scheduler.long_prefill_threshold_when_alone",
+        "bool",
+        False,
+        "",
+        "the threshold holds for the only request too",
+    ),
+    Key(
+        "scheduler.reserve_full_isl",
+        "bool",
+        True,
+        "",
+        "admit only when the whole prompt fits, not just a chunk",
+    ),
+    Key(
+        "scheduler.watermark",
+        "float",
+        0.0,
+        "share",
+        "of the blocks that an admission leaves free",
+        low=0,
+        high=1,
+    ),
+    Key(
+        "scheduler.self_preemption_ends_step",
+        "bool",
+        False,
+        "",
+        "a request that preempts itself ends the step's running loop",
+    ),
+    # prefill-first
+    Key("scheduler.max_running_requests", "int", 2048, "sequences", "running at most", low=1),
+    Key("scheduler.max_prefill_tokens", "int", 16384, "tokens", "new tokens in a prefill step", low=1),
+    Key(
+        "scheduler.chunked_prefill_size",
+        "int",
+        0,
+        "tokens",
+        "a step's share of a prompt; 0 = by device memory",
+        low=0,
+    ),
+    Key("scheduler.enable_mixed_chunk", "bool", False, "", "decode in the step of a chunk"),
+    Key("scheduler.schedule_conservativeness", "float", 1.0, "", "factor on the new-token ratio", low=0),
+    Key(
+        "scheduler.init_new_token_ratio",
+        "float",
+        0.7,
+        "share",
+        "of declared output reserved at first",
+        low=0,
+        high=1,
+    ),
+    Key(
+        "scheduler.min_new_token_ratio_factor",
+        "float",
+        0.14,
+        "share",
+        "of the first ratio that it decays to",
+        low=0,
+        high=1,
+    ),
+    Key(
+        "scheduler.new_token_ratio_decay_steps",
+        "int",
+        600,
+        "steps",
+        "of decode until the ratio is lowest",
+        low=1,
+    ),
+    Key("scheduler.clip_max_new_tokens", "int", 4096, "tokens", "most output reserved for a request", low=1),
+    Key("scheduler.retract_decode_steps", "int", 20, "steps", "of decode reserved after a retraction", low=0),
+    Key(
+        "scheduler.in_batch_check_threshold",
+        "int",
+        32,
+        "tokens",
+        "cached at most to look at other waiters",
+        low=0,
+    ),
+    Key(
+        "scheduler.in_batch_deprioritize_threshold",
+        "int",
+        32,
+        "tokens",
+        "shared with a waiter at least to go last",
+        low=0,
+    ),
+    Key("scheduler.lpm_fallback_waiting", "int", 128, "requests", "waiting above which lpm is fcfs", low=0),
+    Key("scheduler.ignore_eos", "bool", False, "", "admit as if every output ran to its declared length"),
+)
+
+CACHE_KEYS: tuple[Key, ...] = (
+    Key("cache.kind", "choice", "hash", "", "how prefixes are shared", ("radix", "hash", "none")),
+    Key("cache.blocks", "int", 0, "blocks", "usable; 0 = what the memory budget leaves", low=0),
+    Key(
+        "cache.memory_utilization",
+        "float",
+        0.9,
+        "share",
+        "of device memory for weights and KV",
+        low=0.01,
+        high=1,
+    ),
+    Key("cache.eviction", "choice", "", "", "who leaves first; empty = lru", ("", *EVICTION)),
+    Key(
+        "cache.state", "choice", "cold", "", "of the cache when the run starts", ("cold", "warm", "prefilled")
+    ),
+    Key(
+        "cache.free_order",
+        "choice",
+        "auto",
+        "",
+        "where freed blocks go; auto = the engine's own",
+        FREE_ORDERS,
+    ),
+    Key(
+        "cache.unregister_unwritten",
+        "bool",
+        False,
+        "",
+        "a preemption before execution takes back the blocks it registered",
+    ),
+)

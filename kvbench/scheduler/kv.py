@@ -1,0 +1,219 @@
+"""Memory verbs of a scheduler, over whichever prefix cache the engine has.
+
+    lookup      what of a sequence is cached          (radix: stamps and splits; hash: changes nothing)
+    available   blocks that could be had, by evicting if need be
+    attach      the hits become the start of a slot's block table
+    extend      the table grows; the caller has checked `available`, or gets False
+    publish_*   whole blocks become visible as a prefix: hashed ones when they are allocated, radix ones when
+                they are computed
+    release     the slot gives everything back; what is published stays cached
+
+Radix (SGLang): the tree owns published blocks, a lock on a node protects its path; only whole blocks are
+shared. Hash (vLLM): a block is held by reference counts. None: a table of private blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import inline, jit
+from ..memory.pool import list_give, ring_give, ring_take
+from ..prefix import block_hash, radix
+from ..prefix.keys import fill_keys
+from .state import (
+    BLOCKS,
+    CHAIN,
+    COMPUTED,
+    HASHED,
+    KNOWN,
+    NODE,
+    PUBLISHED,
+    RADIX,
+    SEQ,
+)
+
+
+@inline
+def available(e):
+    """Blocks that an allocation can have: free ones, and cached ones that nobody holds."""
+    if e.rules.cache_kind == RADIX:
+        return e.pool.num_free + e.tree.evictable
+    return e.pool.num_free
+
+
+@inline
+def used_blocks(e):
+    """Blocks that a sequence holds."""
+    return e.pool.num_blocks - available(e)
+
+
+@inline
+def cached_blocks(e):
+    """Blocks that only the prefix cache holds. Under hash: visible ones without a reference."""
+    if e.rules.cache_kind == RADIX:
+        return e.tree.evictable
+    return e.pool.cached
+
+
+@inline
+def lookup(e, seq, limit, row):
+    """Longest cached prefix of a sequence, at most `limit` whole blocks, written to row.
+
+    returns  (blocks, node or chain hash to go on from, hits that count against `available` once held)
+    """
+    kind = e.rules.cache_kind
+    namespace = e.seqs.namespace[seq]
+    if kind == RADIX:
+        fill_keys(e.block_keys, seq, 0, limit, e.keys)
+        node, hits = radix.match(e.tree, namespace, e.keys, limit, row)
+        return hits, node, _unlocked_blocks(e.tree, node)
+    if kind == HASHED:
+        hits, content, unreferenced = block_hash.match(
+            e.hashes, e.pool, e.block_keys, seq, namespace, limit, e.keys, row
+        )
+        return hits, content, unreferenced
+    return 0, 0, 0
+
+
+@inline
+def _unlocked_blocks(tree, node):
+    """Blocks of a path that are evictable now. A locked node has locked ancestors, so the walk is short."""
+    total = 0
+    while node > 0 and tree.nodes[node, radix.LOCK] == 0:
+        total += tree.nodes[node, radix.LENGTH]
+        node = tree.nodes[node, radix.PARENT]
+    return total
+
+
+@inline
+def attach(e, slot, hits, link):
+    """Hold the hits of a lookup that wrote this slot's table row."""
+    rec = e.slots.rec
+    rec[slot, BLOCKS] = hits
+    rec[slot, PUBLISHED] = hits
+    rec[slot, COMPUTED] = hits * e.rules.block_tokens
+    if e.rules.cache_kind == RADIX:
+        rec[slot, NODE] = link
+        radix.lock(e.tree, link)
+    else:
+        rec[slot, CHAIN] = link
+        if hits > 0:
+            block_hash.share(e.pool, e.slots.table[slot], hits)
+    e.table_blocks += hits
+    e.context += hits * e.rules.block_tokens
+
+
+@jit
+def extend(e, slot, tokens):
+    """Let the table cover `tokens` tokens. False, and nothing changed, when blocks are short."""
+    rec = e.slots.rec
+    have = rec[slot, BLOCKS]
+    want = (tokens + e.rules.block_tokens - 1) // e.rules.block_tokens
+    if want <= have:
+        return True
+    need = want - have
+    pool = e.pool
+    if e.rules.cache_kind == RADIX:
+        if pool.num_free < need:
+            if pool.num_free + e.tree.evictable < need:
+                return False
+            radix.evict(e.tree, pool, need)
+        ring_take(pool, e.slots.table[slot], have, want)
+    else:
+        if pool.num_free < need:
+            return False
+        block_hash.take(e.hashes, pool, e.slots.table[slot], have, want)
+    rec[slot, BLOCKS] = want
+    e.table_blocks += need
+    return True
+
+
+@inline
+def publish_hashed(e, slot, tokens):
+    """Hash cache: blocks that will be full once `tokens` tokens are there become visible (at allocation)."""
+    if e.rules.cache_kind != HASHED:
+        return
+    rec = e.slots.rec
+    full = min(tokens, rec[slot, KNOWN]) // e.rules.block_tokens
+    start = rec[slot, PUBLISHED]
+    if full > start:
+        rec[slot, CHAIN] = block_hash.publish(
+            e.hashes,
+            e.pool,
+            e.block_keys,
+            rec[slot, SEQ],
+            rec[slot, CHAIN],
+            e.slots.table[slot],
+            start,
+            full,
+            e.keys,
+        )
+        rec[slot, PUBLISHED] = full
+
+
+@inline
+def publish_chunk(e, slot):
+    """Radix: the whole blocks of a prefill in progress enter the tree; that is no hit for its path."""
+    if e.rules.cache_kind == RADIX:
+        _move_lock(e, slot, _insert(e, slot, np.int64(0)))
+
+
+@inline
+def publish_unfinished(e, slot):
+    """Radix: the whole blocks of a sequence that goes on enter the tree."""
+    if e.rules.cache_kind == RADIX:
+        _move_lock(e, slot, _insert(e, slot, np.int64(1)))
+
+
+@inline
+def publish_finished(e, slot):
+    """Radix: the whole blocks of a sequence that ends enter the tree. The lock goes with its release."""
+    if e.rules.cache_kind == RADIX:
+        _insert(e, slot, np.int64(1))
+
+
+@jit
+def _insert(e, slot, count_hit):
+    """Computed whole blocks enter the tree; duplicates are given back for the tree's own. Returns the end node."""
+    rec = e.slots.rec
+    seq = rec[slot, SEQ]
+    full = rec[slot, COMPUTED] // e.rules.block_tokens
+    start = rec[slot, PUBLISHED]
+    fill_keys(e.block_keys, seq, start, full, e.keys)
+    row = e.slots.table[slot]
+    node, _ = radix.insert(
+        e.tree, e.pool, rec[slot, NODE], e.keys, row, start, full, e.seqs.priority[seq], count_hit
+    )
+    rec[slot, PUBLISHED] = full
+    return node
+
+
+@jit
+def _move_lock(e, slot, node):
+    """What matching the inserted path again does: it is stamped, and the lock moves to its end."""
+    old = e.slots.rec[slot, NODE]
+    radix.touch(e.tree, node)
+    if node != old:
+        radix.lock(e.tree, node)
+        radix.unlock(e.tree, old)
+        e.slots.rec[slot, NODE] = node
+
+
+@jit
+def release(e, slot):
+    """Give back all memory of a slot. Under radix, only what is not published; the rest stays in the tree."""
+    rec = e.slots.rec
+    row = e.slots.table[slot]
+    held = rec[slot, BLOCKS]
+    e.slots.holders -= 1
+    e.table_blocks -= held
+    e.context -= rec[slot, COMPUTED]
+    if e.rules.cache_kind == RADIX:
+        full = max(rec[slot, COMPUTED] // e.rules.block_tokens, rec[slot, PUBLISHED])
+        ring_give(e.pool, row, rec[slot, PUBLISHED], full)  # two groups, as SGLang gives them back
+        ring_give(e.pool, row, full, held)
+        radix.unlock(e.tree, rec[slot, NODE])
+    else:
+        list_give(e.pool, row, held)
+    rec[slot, BLOCKS] = 0
+    rec[slot, PUBLISHED] = 0

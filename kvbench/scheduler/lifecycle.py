@@ -1,0 +1,150 @@
+"""From admission to the end: what happens to one sequence, whichever discipline runs.
+
+The journal's columns are stamped here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import inline, jit
+from . import kv
+from .queues import close_slot, open_slot, queue_by_urgency, queue_front, queue_remove
+from .state import (
+    COMPUTED,
+    DECODING,
+    ENDED,
+    FINAL,
+    FINISHED,
+    GENERATED,
+    IN_DECODE,
+    KNOWN,
+    LAST_TOKEN,
+    PHASE,
+    PREEMPTED,
+    PREFILLING,
+    SEQ,
+    set_state,
+)
+
+
+@inline
+def admit(e, seq, hits, link):
+    """A waiting sequence gets a slot and its hits. The caller takes it off the waiting list."""
+    q = e.seqs
+    slot = open_slot(e, seq)
+    kv.attach(e, slot, hits, link)
+    matched = hits * e.rules.block_tokens
+    if q.scheduled[seq] < 0:
+        q.scheduled[seq] = e.now
+        q.cached[seq] = matched
+        e.matched_tokens += matched
+        e.admitted_tokens += q.prompt[seq]
+    else:  # it comes back after a preemption: what it had computed and does not find is computed again
+        again = max(q.lost[seq] - matched, 0)
+        q.recomputed[seq] += again
+        e.recomputed_tokens += again
+    set_state(e, seq, PREFILLING)
+    return slot
+
+
+@jit
+def note_gap(journal, gap, count):
+    """`count` tokens came `gap` ns after the one before. Equal gaps in a row share a journal row."""
+    if count == 0:
+        return
+    row = journal.rows
+    if row > 0 and journal.gap[row - 1] == gap:
+        journal.count[row - 1] += count
+    else:
+        journal.gap[row] = gap
+        journal.count[row] = count
+        journal.rows = row + 1
+
+
+@inline
+def begin_decode(e, slot, now):
+    """A prefill is complete at `now`, the end of a step: a token comes out. True when it is the last.
+
+    The token is handed out detokenize_ns later.
+    """
+    rec = e.slots.rec
+    seq = rec[slot, SEQ]
+    if rec[slot, LAST_TOKEN] < 0:
+        e.seqs.first_token[seq] = now + e.rules.detokenize_ns
+    else:
+        note_gap(e.journal, now - rec[slot, LAST_TOKEN], np.int64(1))
+    rec[slot, PHASE] = IN_DECODE
+    set_state(e, seq, DECODING)
+    return count_token(rec, slot, now)
+
+
+@inline
+def count_token(rec, slot, now):
+    """A token came out. True when it is the last."""
+    rec[slot, LAST_TOKEN] = now
+    rec[slot, KNOWN] += 1
+    rec[slot, GENERATED] += 1
+    return rec[slot, GENERATED] >= rec[slot, FINAL]
+
+
+@jit
+def end(e, slot, state):
+    """The sequence is over: memory goes back, the journal is closed. The slot stays with its lists."""
+    rec = e.slots.rec
+    seq = rec[slot, SEQ]
+    kv.release(e, slot)
+    e.seqs.generated[seq] = rec[slot, GENERATED]
+    e.seqs.last_token[seq] = rec[slot, LAST_TOKEN]
+    rec[slot, PHASE] = ENDED
+    e.seqs.slot[seq] = -1
+    close_sequence(e, seq, state)
+
+
+@jit
+def close_sequence(e, seq, state):
+    """Stamp a terminal state. The event loop frees the successors when it sees `num_done` rise."""
+    set_state(e, seq, state)
+    q = e.seqs
+    q.finish[seq] = e.now + e.rules.detokenize_ns if state == FINISHED else e.now
+    e.ended[e.num_ended] = seq
+    e.num_ended += 1
+    e.num_done += 1
+
+
+@inline
+def drop_waiting(e, seq, state):
+    """A waiting sequence ends without having (or having again) run."""
+    queue_remove(e, seq)
+    close_sequence(e, seq, state)
+
+
+@inline
+def preempt(e, slot):
+    """Recompute preemption: the memory goes, the sequence waits again, before the others (or by urgency)."""
+    rec = e.slots.rec
+    seq = rec[slot, SEQ]
+    suspend(e, slot)
+    if e.rules.priority:
+        queue_by_urgency(e, seq)
+    else:
+        queue_front(e, seq)
+
+
+@jit
+def suspend(e, slot):
+    """A running sequence loses slot and memory; the caller has taken it off the running list and queues it."""
+    rec = e.slots.rec
+    seq = rec[slot, SEQ]
+    q = e.seqs
+    q.lost[seq] = rec[slot, COMPUTED]
+    kv.release(e, slot)
+    q.generated[seq] = rec[slot, GENERATED]
+    q.last_token[seq] = rec[slot, LAST_TOKEN]
+    q.slot[seq] = -1
+    q.preemptions[seq] += 1
+    e.preemptions += 1
+    set_state(e, seq, PREEMPTED)
+    e.victims[e.num_victims] = seq
+    e.num_victims += 1
+    close_slot(e, slot)

@@ -1,0 +1,454 @@
+"""SGLang's scheduler, step by step: a step is a prefill batch if one can be formed, else a decode batch.
+
+    waiting --admission budget--> prefill batch --next step--> running --decode until done or retracted-->
+
+A finished sequence stays in its list until the next decode filters it (its memory has gone back already), so
+counts of running sequences lag, as in the engine. Places are bounded by the running list and by the rows
+of the request table, of which a chunk in progress has one too. At most one sequence is in the middle of its prefill
+(`chunk`); it comes first. Memory for a batch is reserved at once: when fewer blocks are free than the whole
+batch may need, the tree evicts that whole amount.
+
+source: SGLang 0.5.12, loop without overlap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import entry, inline, jit
+from ..prefix import radix
+from . import kv
+from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, note_gap, suspend
+from .queues import close_slot, peek_slot, queue_back, queue_remove, run_append, run_remove
+from .state import (
+    BLOCKS,
+    CANCELLED,
+    COMPUTED,
+    ENDED,
+    FAILED,
+    FINAL,
+    FINISHED,
+    GENERATED,
+    IN_DECODE,
+    KNOWN,
+    LAST_TOKEN,
+    NEXT,
+    NO_SEQ,
+    NO_SLOT,
+    PHASE,
+    PLAN_BLOCKS_BEFORE,
+    PLAN_SLOT,
+    PLAN_START,
+    PLAN_TOKENS,
+    PUBLISHED,
+    RADIX,
+    SEQ,
+)
+from .waiting_order import sort_waiting
+
+# The admission budget of a step (Engine.budget), in tokens.
+TOTAL_OFFSET, INPUT_LEFT, CHUNK_LEFT, CURRENT_OFFSET = range(4)
+# TOTAL_OFFSET    what running and admitted sequences are expected to need; CURRENT_OFFSET: to hold now
+
+CONTINUE, NO_TOKEN, OTHER = range(3)
+
+
+@entry
+def schedule(e):
+    """Fill the plan with a prefill batch (and decodes, if mixed) or with a decode batch."""
+    e.num_plan = 0
+    e.num_victims = 0
+    if e.chunk != NO_SLOT:
+        kv.publish_chunk(e, e.chunk)
+    _merge_batch(e)
+    if not _prefill(e):
+        _decode(e)
+
+
+@inline
+def _merge_batch(e):
+    """The last prefill batch joins the running ones, without those that ended or are still in their prefill."""
+    before = e.batch_size
+    if before == 0:
+        return
+    was_empty = e.slots.running == 0
+    kept = 0
+    for i in range(before):
+        slot = e.batch[i]
+        if e.slots.rec[slot, PHASE] == ENDED:
+            close_slot(e, slot)
+        elif slot != e.chunk:
+            run_append(e.slots, slot)
+            kept += 1
+    e.batch_size = 0
+    if kept < before or (was_empty and kept > 0):  # the flag belongs to the batch object that went
+        e.batch_is_full = False
+
+
+# ---------------------------------------------------------------- prefill
+
+
+@inline
+def _prefill(e):
+    if (e.batch_is_full or e.queue_head == NO_SEQ) and e.chunk == NO_SLOT:
+        return False
+    places = e.rules.max_num_seqs - max(e.slots.running, e.slots.holders)
+    if places <= 0 and e.chunk == NO_SLOT:
+        e.batch_is_full = True
+        return False
+    sort_waiting(e)
+    _open_budget(e)
+    if e.chunk != NO_SLOT:
+        _continue_chunk(e)
+    _admit_waiting(e, places)
+    if e.num_plan == 0:
+        return False
+    _reserve_prefill(e)
+    for row in range(e.num_plan):
+        e.batch[row] = e.plan[row, PLAN_SLOT]
+    if e.rules.mixed:
+        _mix_decodes(e)
+    e.batch_size = e.num_plan
+    return True
+
+
+@inline
+def _open_budget(e):
+    rec = e.slots.rec
+    growth = 0.0  # summed in this order, each term by itself: the last bit may decide an admission
+    slot = e.slots.head
+    while slot != NO_SLOT:
+        if rec[slot, PHASE] != ENDED:
+            growth += (
+                min(e.seqs.max_tokens[rec[slot, SEQ]] - rec[slot, GENERATED], e.rules.clip_tokens) * e.ratio
+            )
+        slot = rec[slot, NEXT]
+    mixed = e.slots.running if e.rules.mixed else 0
+    e.budget[TOTAL_OFFSET] = mixed + growth
+    e.budget[CURRENT_OFFSET] = mixed
+    e.budget[INPUT_LEFT] = e.rules.max_prefill_tokens - mixed
+    e.budget[CHUNK_LEFT] = e.rules.chunk_tokens - mixed
+
+
+@inline
+def _total_left(e):
+    return kv.available(e) * e.rules.block_tokens - e.budget[TOTAL_OFFSET]
+
+
+@inline
+def _ceil_block(e, tokens):
+    return (tokens + e.rules.block_tokens - 1) // e.rules.block_tokens * e.rules.block_tokens
+
+
+@inline
+def _spend(e, extend, output):
+    whole = _ceil_block(e, extend)
+    e.budget[TOTAL_OFFSET] += whole + output + e.rules.block_tokens
+    e.budget[CURRENT_OFFSET] += whole + e.rules.block_tokens
+    e.budget[INPUT_LEFT] -= whole
+    e.budget[CHUNK_LEFT] -= whole
+
+
+@inline
+def _budget_state(e):
+    if _total_left(e) <= 0 or kv.available(e) * e.rules.block_tokens - e.budget[CURRENT_OFFSET] <= 0:
+        return NO_TOKEN
+    if e.budget[INPUT_LEFT] <= 0 or (e.rules.chunked and e.budget[CHUNK_LEFT] <= 0):
+        return OTHER
+    return CONTINUE
+
+
+@jit
+def _add_row(e, slot, tokens):
+    row = e.num_plan
+    e.plan[row, PLAN_SLOT] = slot
+    e.plan[row, PLAN_START] = e.slots.rec[slot, COMPUTED]
+    e.plan[row, PLAN_TOKENS] = tokens
+    e.plan[row, PLAN_BLOCKS_BEFORE] = e.slots.rec[slot, BLOCKS]
+    e.num_plan = row + 1
+
+
+@inline
+def _continue_chunk(e):
+    """The sequence in the middle of its prefill goes first; its output counts once it is complete."""
+    slot = e.chunk
+    rec = e.slots.rec
+    left = min(int(e.budget[CHUNK_LEFT]), int(_total_left(e)))
+    if left <= 0:
+        left = int(e.budget[CHUNK_LEFT])
+    rest = rec[slot, KNOWN] - rec[slot, COMPUTED]
+    tokens = min(rest, left)
+    _add_row(e, slot, tokens)
+    if tokens < rest:
+        _spend(e, tokens, 0)
+    else:
+        e.chunk = NO_SLOT
+        _spend(e, tokens, min(e.seqs.max_tokens[rec[slot, SEQ]], e.rules.clip_tokens))
+
+
+@inline
+def _admit_waiting(e, places):
+    seq = e.queue_head
+    while seq != NO_SEQ:
+        following = e.seqs.queue_next[seq]
+        if e.num_plan >= places:
+            e.batch_is_full = True
+        if e.batch_is_full:
+            break
+        result = _add_one(e, seq)
+        if result == NO_TOKEN:
+            e.batch_is_full = True
+        if result != CONTINUE:
+            break
+        seq = following
+
+
+@inline
+def _add_one(e, seq):
+    """Admit one waiting sequence if the budget bears it."""
+    q, rules = e.seqs, e.rules
+    slot = peek_slot(e.slots)
+    known = q.prompt[seq] + q.generated[seq]
+    hits, link, tied = kv.lookup(e, seq, (known - 1) // rules.block_tokens, e.slots.table[slot])
+    extend = known - hits * rules.block_tokens
+    whole = _ceil_block(e, extend)
+    total = extend + min(max(q.max_tokens[seq] - q.generated[seq], 0), rules.clip_tokens) + rules.block_tokens
+    if total >= _total_left(e):
+        return NO_TOKEN
+    if whole >= e.budget[INPUT_LEFT] and e.num_plan > 0:
+        return OTHER
+    if total >= _total_left(e) - tied * rules.block_tokens:  # the hits cease to be evictable
+        return NO_TOKEN
+    if not rules.chunked or whole <= e.budget[CHUNK_LEFT]:
+        tokens = extend
+        output = min(q.max_tokens[seq], rules.clip_tokens)
+    else:
+        tokens = int(e.budget[CHUNK_LEFT]) // rules.block_tokens * rules.block_tokens
+        output = 0
+        if tokens <= 0:
+            return OTHER
+    queue_remove(e, seq)
+    admit(e, seq, hits, link)
+    _add_row(e, slot, tokens)
+    if tokens < extend:
+        e.chunk = slot
+    _spend(e, tokens, output)
+    return _budget_state(e)
+
+
+@inline
+def _reserve_prefill(e):
+    """Memory for the whole batch."""
+    bt = e.rules.block_tokens
+    tokens = 0
+    for row in range(e.num_plan):
+        tokens += e.plan[row, PLAN_TOKENS] + (bt if bt > 1 else 0)
+    make_room(e, tokens)
+    for row in range(e.num_plan):
+        _take_row(e, row)
+
+
+@jit
+def _take_row(e, row):
+    upto = e.plan[row, PLAN_START] + e.plan[row, PLAN_TOKENS]
+    if not kv.extend(e, e.plan[row, PLAN_SLOT], upto):
+        e.short_of_memory = True
+    kv.publish_hashed(e, e.plan[row, PLAN_SLOT], upto)
+
+
+@jit
+def make_room(e, tokens):
+    """When fewer tokens than these are free, evict that whole amount (not the difference). True if they are."""
+    bt = e.rules.block_tokens
+    if e.rules.cache_kind == RADIX and e.pool.num_free * bt < tokens:
+        radix.evict(e.tree, e.pool, (tokens + bt - 1) // bt)
+    return e.pool.num_free * bt >= tokens
+
+
+@inline
+def _mix_decodes(e):
+    """Mixed chunk: running sequences decode beside the prefill and join its batch."""
+    _filter_running(e)
+    running = e.slots.running
+    if running == 0:
+        return
+    make_room(e, running * e.rules.block_tokens)
+    first = e.num_plan
+    _plan_decodes(e)
+    for row in range(first, e.num_plan):
+        e.batch[row] = e.plan[row, PLAN_SLOT]
+        run_remove(e.slots, e.plan[row, PLAN_SLOT])
+
+
+# ---------------------------------------------------------------- decode
+
+
+@jit
+def _filter_running(e):
+    """Sequences that ended leave the list."""
+    slot = e.slots.head
+    while slot != NO_SLOT:
+        following = e.slots.rec[slot, NEXT]
+        if e.slots.rec[slot, PHASE] == ENDED:
+            run_remove(e.slots, slot)
+            close_slot(e, slot)
+        slot = following
+
+
+@inline
+def _decode(e):
+    before = e.slots.running
+    if before == 0:
+        return
+    _filter_running(e)
+    if e.slots.running == 0:
+        e.batch_is_full = False
+        return
+    if not make_room(e, _new_blocks(e) * e.rules.block_tokens):
+        retract(e)
+    else:
+        e.ratio = max(e.ratio - e.rules.ratio_decay, e.rules.ratio_min)
+    if e.slots.running < before:
+        e.batch_is_full = False
+    if e.slots.running == 0:
+        return
+    make_room(e, e.slots.running * e.rules.block_tokens)
+    _plan_decodes(e)
+
+
+@inline
+def _plan_decodes(e):
+    """A row of one token for every running sequence, and a block where its token opens one."""
+    rec, plan, bt = e.slots.rec, e.plan, e.rules.block_tokens
+    row = e.num_plan
+    slot = e.slots.head
+    while slot != NO_SLOT:
+        plan[row, PLAN_SLOT] = slot
+        plan[row, PLAN_START] = rec[slot, COMPUTED]
+        plan[row, PLAN_TOKENS] = 1
+        plan[row, PLAN_BLOCKS_BEFORE] = rec[slot, BLOCKS]
+        if rec[slot, COMPUTED] + 1 > min(rec[slot, BLOCKS], rec[slot, PUBLISHED] + 1) * bt - 1:
+            _take_row(e, row)
+        row += 1
+        slot = rec[slot, NEXT]
+    e.num_plan = row
+
+
+@inline
+def _new_blocks(e):
+    """Running sequences whose next token opens a block."""
+    rec, bt = e.slots.rec, e.rules.block_tokens
+    count = 0
+    slot = e.slots.head
+    while slot != NO_SLOT:
+        if rec[slot, COMPUTED] == rec[slot, BLOCKS] * bt:
+            count += 1
+        slot = rec[slot, NEXT]
+    return count
+
+
+@inline
+def retract(e):
+    """Decodes cannot have memory: the sequences with the fewest outputs (ties: longest prompt) go back.
+
+    The running list is left in order of that key, most outputs first. If the last one does not fit, it fails.
+    """
+    _sort_running(e)
+    bt = e.rules.block_tokens
+    first = True
+    while first or not make_room(e, _new_blocks(e) * bt):
+        if e.slots.running == 1:
+            break
+        first = False
+        slot = e.slots.tail
+        seq = e.slots.rec[slot, SEQ]
+        run_remove(e.slots, slot)
+        suspend(e, slot)
+        make_room(e, e.slots.running * e.rules.retract_steps)
+        queue_back(e, seq)
+    if e.slots.running == 1 and not make_room(e, _new_blocks(e) * bt):
+        slot = e.slots.head
+        run_remove(e.slots, slot)
+        end(e, slot, FAILED)
+        close_slot(e, slot)
+    decoded, declared = 0, 0
+    slot = e.slots.head
+    while slot != NO_SLOT:
+        decoded += e.slots.rec[slot, GENERATED]
+        declared += e.seqs.max_tokens[e.slots.rec[slot, SEQ]]
+        slot = e.slots.rec[slot, NEXT]
+    e.ratio = min(1.0, (decoded + e.rules.retract_steps * e.slots.running) / (declared + 1))
+
+
+@inline
+def _sort_running(e):
+    """Stable insertion sort of the running list: outputs descending, then prompt ascending."""
+    slots, rec, q = e.slots, e.slots.rec, e.seqs
+    order = e.batch  # empty during a decode: scratch
+    n = 0
+    slot = slots.head
+    while slot != NO_SLOT:
+        at = n
+        while at > 0 and _more_done(rec, q, slot, order[at - 1]):
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = slot
+        n += 1
+        slot = rec[slot, NEXT]
+    slots.head = slots.tail = NO_SLOT
+    slots.running = 0
+    for i in range(n):
+        run_append(slots, order[i])
+
+
+@inline
+def _more_done(rec, q, a, b):
+    if rec[a, GENERATED] != rec[b, GENERATED]:
+        return rec[a, GENERATED] > rec[b, GENERATED]
+    return q.prompt[rec[a, SEQ]] < q.prompt[rec[b, SEQ]]
+
+
+# ---------------------------------------------------------------- commit
+
+
+@entry
+def commit(e):
+    """The step is over at e.now: complete sequences emit a token, enter the tree, or end."""
+    rec, plan, now = e.slots.rec, e.plan, e.now
+    gap, same = np.int64(0), np.int64(0)  # tokens that had this gap and are not in the journal yet
+    for row in range(e.num_plan):
+        slot = plan[row, PLAN_SLOT]
+        rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
+        if rec[slot, COMPUTED] < rec[slot, KNOWN]:
+            pass  # its blocks enter the tree when the next chunk is scheduled
+        elif rec[slot, PHASE] == IN_DECODE:
+            if now - rec[slot, LAST_TOKEN] != gap:
+                note_gap(e.journal, gap, same)
+                gap, same = now - rec[slot, LAST_TOKEN], np.int64(0)
+            same += 1
+            if count_token(rec, slot, now):
+                finish(e, slot)
+        elif begin_decode(e, slot, now):
+            finish(e, slot)
+        else:
+            kv.publish_unfinished(e, slot)
+    note_gap(e.journal, gap, same)
+    e.context += e.prefill_tokens + e.decode_rows
+
+
+@jit
+def finish(e, slot):
+    """A finished sequence enters the tree whole; its slot leaves the lists later."""
+    kv.publish_finished(e, slot)
+    end(e, slot, CANCELLED if e.seqs.flagged[e.slots.rec[slot, SEQ]] == 1 else FINISHED)
+
+
+@entry
+def cancel(e, seq):
+    """A waiting sequence goes at once; a running one ends with its next token."""
+    slot = e.seqs.slot[seq]
+    if slot == NO_SLOT:
+        drop_waiting(e, seq, CANCELLED)
+    else:
+        e.seqs.flagged[seq] = 1
+        e.slots.rec[slot, FINAL] = e.slots.rec[slot, GENERATED] + 1

@@ -1,0 +1,149 @@
+"""Presets: the rules of an engine and version as values of keys. Data and two pure functions; no arrays.
+
+A preset lies between the defaults and the user's own values. Where an engine chooses a size by the memory of
+the device, the preset leaves the key at 0 and `automatic` chooses.
+Source: the engines' own defaults for a server, overlap (async) scheduling off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.config import nearest
+from ..core.errors import UsageError
+
+GB = 1_000_000_000
+LARGE_DEVICE_BYTES = 70 * GB
+"""Both engines raise their budgets from about here (80 GB cards and up)."""
+SMALL_DEVICE_BYTES = 35 * GB
+
+DEFAULT_PRESET = "vllm"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One engine and version.
+
+    name           as in `--preset`
+    engine         "vLLM 0.33", for the head of a table
+    meaning        one line for `kvbench list`
+    overlap_default  whether the engine overlaps scheduling and execution unless told otherwise
+    values         dotted key -> value
+    """
+
+    name: str
+    engine: str
+    meaning: str
+    overlap_default: bool
+    values: Mapping[str, Any]
+
+
+_VLLM = {
+    "scheduler.discipline": "token-budget",
+    "scheduler.policy": "fcfs",
+    "scheduler.max_num_seqs": 0,
+    "scheduler.max_num_batched_tokens": 0,
+    "scheduler.enable_chunked_prefill": True,
+    "scheduler.long_prefill_token_threshold": 0,
+    "scheduler.reserve_full_isl": True,
+    "scheduler.watermark": 0.0,
+    "cache.kind": "hash",
+    "cache.memory_utilization": 0.9,
+    "cache.unregister_unwritten": False,
+}
+
+_SGLANG = {
+    "scheduler.discipline": "prefill-first",
+    "scheduler.policy": "fcfs",
+    "scheduler.max_running_requests": 2048,
+    "scheduler.max_prefill_tokens": 16384,
+    "scheduler.chunked_prefill_size": 0,
+    "scheduler.enable_chunked_prefill": True,
+    "scheduler.enable_mixed_chunk": False,
+    "scheduler.schedule_conservativeness": 1.0,
+    "scheduler.init_new_token_ratio": 0.7,
+    "scheduler.min_new_token_ratio_factor": 0.14,
+    "scheduler.new_token_ratio_decay_steps": 600,
+    "scheduler.clip_max_new_tokens": 4096,
+    "scheduler.retract_decode_steps": 20,
+    "scheduler.in_batch_check_threshold": 32,
+    "scheduler.in_batch_deprioritize_threshold": 32,
+    "scheduler.lpm_fallback_waiting": 128,
+    "scheduler.ignore_eos": False,
+    "cache.kind": "radix",
+    "cache.memory_utilization": 0.88,
+    "cache.free_order": "auto",
+}
+
+PRESETS: dict[str, Preset] = {
+    "vllm-0.19": Preset(
+        "vllm-0.19",
+        "vLLM 0.19",
+        "vLLM v1, 0.19: token budget, block hash, freed blocks to the tail of the queue",
+        True,
+        {
+            **_VLLM,
+            "scheduler.long_prefill_threshold_when_alone": True,
+            "scheduler.self_preemption_ends_step": True,
+            "cache.free_order": "tail",
+        },
+    ),
+    "vllm-0.33": Preset(
+        "vllm-0.33",
+        "vLLM 0.33",
+        "vLLM v1, 0.33: token budget, block hash, unhashed freed blocks to the front of the queue",
+        True,
+        {
+            **_VLLM,
+            "scheduler.long_prefill_threshold_when_alone": False,
+            "scheduler.self_preemption_ends_step": False,
+            "cache.free_order": "unhashed-first",
+        },
+    ),
+    "sglang-0.5.12": Preset(
+        "sglang-0.5.12",
+        "SGLang 0.5.12",
+        "SGLang 0.5.12: prefill first, radix tree, output reserved by the new-token ratio",
+        True,
+        _SGLANG,
+    ),
+}
+
+ALIASES = {"vllm": "vllm-0.33", "sglang": "sglang-0.5.12"}
+"""A short name is the newest version known here."""
+
+
+def find_preset(name: str, where: str) -> Preset:
+    """The preset of a full or short name; UsageError names the nearest."""
+    full = ALIASES.get(name, name)
+    if full not in PRESETS:
+        raise UsageError(
+            f"{where}: unknown preset {name}; the nearest is {nearest(name, [*PRESETS, *ALIASES])}"
+        )
+    return PRESETS[full]
+
+
+def automatic(values: Mapping[str, Any], memory_bytes: int) -> dict[str, Any]:
+    """What the sizes and orders left open come to on a device with this much memory.
+
+    Only keys that are open (0, "auto", "") are in the answer. `values` holds every key.
+    """
+    large = memory_bytes >= LARGE_DEVICE_BYTES
+    chunk = 8192 if large else 4096 if memory_bytes >= SMALL_DEVICE_BYTES else 2048
+    chosen: dict[str, Any] = {
+        "scheduler.max_num_seqs": 1024 if large else 256,
+        "scheduler.max_num_batched_tokens": 8192 if large else 2048,
+        "scheduler.chunked_prefill_size": chunk,
+        "cache.eviction": "lru",
+        "cache.free_order": _free_order(values),
+    }
+    return {name: value for name, value in chosen.items() if values[name] in (0, "", "auto")}
+
+
+def _free_order(values: Mapping[str, Any]) -> str:
+    """SGLang has two allocators: tokens are appended to the free list, freed pages go sorted to its front."""
+    if values["scheduler.discipline"] == "prefill-first":
+        return "append" if values["block_tokens"] == 1 else "sorted-front"
+    return "unhashed-first"

@@ -1,0 +1,315 @@
+"""The state of one engine: its sequences, its slots (running sequences), its memory, its counters.
+
+    Sequences   one row per sequence of the workload, for its whole life
+    Slots       one row per place in the batch; a sequence has a slot while it holds memory
+    Engine      both, the pool, the prefix cache, the plan of the step, and counters
+
+Everything is an array or a scalar: the jitted verbs of this room change it in place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import inline, struct
+from ..costs.tables import CostTables
+from ..memory.pool import BlockPool
+from ..prefix.block_hash import HashMap
+from ..prefix.keys import BlockKeys
+from ..prefix.radix import RadixTree
+
+# States of a sequence, complete: a terminal one holds no block and no operation.
+(
+    ARRIVED,
+    TOKENIZING,
+    ROUTED,
+    WAITING,
+    FETCHING,
+    BOOTSTRAPPING,
+    PREALLOCATED,
+    PREFILLING,
+    SENDING,
+    TRANSFERRING,
+    DECODING,
+    PREEMPTED,
+    DRAINING,
+    FINISHED,
+    CANCELLED,
+    TIMED_OUT,
+    FAILED,
+    REFUSED,
+) = (np.int64(i) for i in range(18))  # not int: Numba compiles a callee anew for each literal it is given
+NUM_STATES = 18
+STATE_NAMES = (
+    "arrived tokenizing routed waiting fetching bootstrapping preallocated prefilling sending transferring "
+    "decoding preempted draining finished cancelled timed_out failed refused"
+).split()
+FIRST_TERMINAL = FINISHED
+
+_END = (CANCELLED, TIMED_OUT, FAILED)
+TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
+    ARRIVED: (TOKENIZING, REFUSED, *_END),
+    TOKENIZING: (ROUTED, WAITING, REFUSED, *_END),
+    ROUTED: (WAITING, BOOTSTRAPPING, *_END),
+    WAITING: (FETCHING, PREFILLING, DECODING, BOOTSTRAPPING, PREALLOCATED, *_END),
+    FETCHING: (WAITING, PREFILLING, *_END),
+    BOOTSTRAPPING: (WAITING, PREALLOCATED, *_END),
+    PREALLOCATED: (TRANSFERRING, *_END),
+    PREFILLING: (DECODING, SENDING, PREEMPTED, DRAINING, FINISHED, *_END),
+    SENDING: (DRAINING, FINISHED, *_END),
+    TRANSFERRING: (WAITING, DECODING, DRAINING, *_END),
+    DECODING: (PREEMPTED, DRAINING, FINISHED, *_END),
+    PREEMPTED: (WAITING, PREFILLING, DECODING, *_END),
+    DRAINING: (FINISHED, *_END),
+}
+"""From each state, where a sequence may go. Terminal states are absent: nothing follows them."""
+
+# Columns of a slot record (two cache lines).
+(
+    SEQ,
+    COMPUTED,
+    KNOWN,
+    GENERATED,
+    FINAL,
+    BLOCKS,
+    PUBLISHED,
+    CHAIN,
+    NODE,
+    PHASE,
+    NEXT,
+    PREV,
+    LAST_TOKEN,
+    ORDER,
+    SINCE,
+    ROW,
+) = range(16)
+# COMPUTED   tokens whose KV is written. KNOWN: prompt + generated. FINAL: output tokens at which it ends
+# BLOCKS     entries of its block table. PUBLISHED: of these, visible in the prefix cache
+# CHAIN      hash of the last published block (hash cache). NODE: locked node (radix)
+# NEXT, PREV the running list, in the scheduler's order; NO_SLOT at the ends
+# LAST_TOKEN ns at which the last token came out (-1: none yet). ORDER: number of its admission
+# SINCE      calendar path: decode step at which COMPUTED, KNOWN and GENERATED were true
+# ROW        its row in the plan of this step
+
+# PHASE of a slot
+FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED = range(4)
+NO_SLOT = np.int64(-1)
+NO_SEQ = np.int64(-1)
+
+# Columns of a plan row.
+PLAN_SLOT, PLAN_START, PLAN_TOKENS, PLAN_BLOCKS_BEFORE = range(4)
+
+RADIX, HASHED, UNCACHED = range(3)
+CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
+
+# Why the loop cannot go on (Engine.fault); the Python side words them.
+NO_FAULT, BAD_TRANSITION, STUCK = range(3)
+
+
+@struct
+class Sequences:
+    """Arrays of shape (num_sequences,) unless said. Times in ns; -1 = has not happened.
+
+    output       tokens it really produces: min of output, max_tokens and what max_model_len leaves
+    max_tokens   what the scheduler believes
+    flagged      1 = cancelled while running, ends with its next token (prefill-first)
+    lost         tokens that were computed when it was preempted last
+    queue_next, queue_prev   the waiting list
+    first, pending, child, sibling, think_ns   (requests [+ 1],): its sequences, how many are not done yet, and
+                 the requests that arrive after it
+    """
+
+    request: "i8[::1]"
+    namespace: "i8[::1]"
+    priority: "i8[::1]"
+    prompt: "i8[::1]"
+    output: "i8[::1]"
+    max_tokens: "i8[::1]"
+    cancel_after: "i8[::1]"
+    flagged: "i8[::1]"
+    state: "i8[::1]"
+    slot: "i8[::1]"
+    generated: "i8[::1]"
+    queue_next: "i8[::1]"
+    queue_prev: "i8[::1]"
+    arrival: "i8[::1]"
+    queued: "i8[::1]"
+    scheduled: "i8[::1]"
+    first_token: "i8[::1]"
+    last_token: "i8[::1]"
+    finish: "i8[::1]"
+    cached: "i8[::1]"
+    lost: "i8[::1]"
+    recomputed: "i8[::1]"
+    preemptions: "i8[::1]"
+    first: "i8[::1]"
+    pending: "i8[::1]"
+    child: "i8[::1]"
+    sibling: "i8[::1]"
+    think_ns: "i8[::1]"
+
+
+@struct
+class Slots:
+    """rec: (num_slots, 16) records. table: (num_slots, max_blocks) block ids. free: stack of slots.
+
+    head, tail, running   the running list and its length. holders: slots that hold memory
+    """
+
+    rec: "i8[:,::1]"
+    table: "i4[:,::1]"
+    free: "i8[::1]"
+    num_free: "i8"
+    head: "i8"
+    tail: "i8"
+    running: "i8"
+    holders: "i8"
+    admissions: "i8"
+
+
+@struct
+class Rules:
+    """Settings as numbers; see engine.settings for their meaning. allowed: (states, states) 1 = may follow."""
+
+    prefill_first: "b1"
+    static: "b1"
+    priority: "b1"
+    cache_kind: "i8"
+    block_tokens: "i8"
+    max_model_len: "i8"
+    detokenize_ns: "i8"
+    max_num_seqs: "i8"
+    max_num_batched_tokens: "i8"
+    chunked: "b1"
+    long_threshold: "i8"
+    long_when_alone: "b1"
+    reserve_full: "b1"
+    watermark_blocks: "i8"
+    self_preemption_ends: "b1"
+    max_prefill_tokens: "i8"
+    chunk_tokens: "i8"
+    mixed: "b1"
+    order: "i8"
+    ratio_start: "f8"
+    ratio_min: "f8"
+    ratio_decay: "f8"
+    clip_tokens: "i8"
+    retract_steps: "i8"
+    in_batch_check: "i8"
+    in_batch_deprioritize: "i8"
+    lpm_fallback: "i8"
+    ignore_eos: "b1"
+    allowed: "i8[:,::1]"
+
+
+@struct
+class Journal:
+    """gap, count: (rows,) inter-token gaps in ns and tokens that had them. steps: (rows or 0, 12)."""
+
+    gap: "i8[::1]"
+    count: "i8[::1]"
+    rows: "i8"
+    steps: "i8[:,::1]"
+    num_steps: "i8"
+
+
+@struct
+class Engine:
+    """One scheduler and one pool.
+
+    plan           (rows, 4) this step's work; num_plan of them. keys: (blocks,) scratch for block keys
+    batch, batch_size   prefill-first: slots of the last prefill batch, not merged yet
+    chunk          prefill-first: the slot that is in the middle of its prefill
+    short_of_memory   a batch did not get all its blocks (cannot happen: checked at the end of a run)
+    budget         prefill-first: see prefill_first.REM_*
+    blocked_need   blocks that the head of the queue lacked when it was refused last
+    victims        (slots,) sequences preempted in this step, in order
+    ended          (sequences,) sequences that ended and whose successors have not been told yet
+    events         (capacity, 4) a heap of (time, kind, number, sequence); num_events of them
+    arrive_order, next_arrival   sequences that arrive by themselves, in order, and how many have
+    held           (sequences,) sent by nobody yet: the client's queue behind the concurrency cap
+    refuse, capacity_tokens   refuse at arrival what could never run: more than this many tokens
+    query, resources    of the cost tables
+    decode_seqs, decode_context, prefill_seqs, prefill_tokens   of the step; decode_rows: decode_seqs without
+                   the padding of a static batch
+    table_blocks, context   sums of BLOCKS and COMPUTED over slots that hold memory
+    *_us           time-weighted sums over steps, in block (or token) microseconds
+    """
+
+    seqs: "Sequences"
+    slots: "Slots"
+    rules: "Rules"
+    pool: "BlockPool"
+    tree: "RadixTree"
+    hashes: "HashMap"
+    block_keys: "BlockKeys"
+    costs: "CostTables"
+    journal: "Journal"
+    plan: "i8[:,::1]"
+    num_plan: "i8"
+    keys: "i8[::1]"
+    query: "f8[::1]"
+    resources: "i8[::1]"
+    batch: "i8[::1]"
+    batch_size: "i8"
+    chunk: "i8"
+    batch_is_full: "b1"
+    short_of_memory: "b1"
+    ratio: "f8"
+    budget: "f8[::1]"
+    blocked_need: "i8"
+    victims: "i8[::1]"
+    num_victims: "i8"
+    ended: "i8[::1]"
+    num_ended: "i8"
+    events: "i8[:,::1]"
+    num_events: "i8"
+    event_number: "i8"
+    arrive_order: "i8[::1]"
+    next_arrival: "i8"
+    held: "i8[::1]"
+    held_head: "i8"
+    held_tail: "i8"
+    in_flight: "i8"
+    concurrency: "i8"
+    closed_loop: "b1"
+    tokenize_ns: "i8"
+    refuse: "b1"
+    capacity_tokens: "i8"
+    queue_head: "i8"
+    queue_tail: "i8"
+    num_waiting: "i8"
+    now: "i8"
+    num_done: "i8"
+    fault: "i8"
+    fault_seq: "i8"
+    decode_seqs: "i8"
+    decode_rows: "i8"
+    decode_context: "i8"
+    prefill_seqs: "i8"
+    prefill_tokens: "i8"
+    table_blocks: "i8"
+    context: "i8"
+    num_steps: "i8"
+    decode_steps: "i8"
+    prefill_steps: "i8"
+    sum_prefill_tokens: "i8"
+    sum_decode_tokens: "i8"
+    matched_tokens: "i8"
+    admitted_tokens: "i8"
+    recomputed_tokens: "i8"
+    preemptions: "i8"
+    used_peak: "i8"
+    used_us: "i8"
+    waste_us: "i8"
+    busy_us: "i8"
+    busy_ns: "i8"
+
+
+@inline
+def set_state(e, seq, state):
+    """Move a sequence along the table of states; a move that is not in it is a fault of the engine."""
+    if e.rules.allowed[e.seqs.state[seq], state] == 0:
+        e.fault = BAD_TRANSITION
+        e.fault_seq = seq
+    e.seqs.state[seq] = state

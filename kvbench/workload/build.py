@@ -1,0 +1,73 @@
+"""The workload of a resolved configuration: a replayed trace or generated phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.config import PHASE, Config, KeyTree
+from ..core.errors import UsageError
+from ..core.requests import Requests
+from .draws import Seeds
+from .generate import generate
+from .keys import FROM_SEED, PHASE_KEYS, WORKLOAD_KEYS
+from .trace import TraceInfo, TraceOptions, load_trace
+
+_TREE = KeyTree(WORKLOAD_KEYS, PHASE_KEYS)
+_TABLES = {key.name.partition(".")[0] for key in WORKLOAD_KEYS} | {PHASE}
+
+
+def build_workload(cfg: Mapping[str, Any]) -> tuple[Requests, TraceInfo | None]:
+    """Requests of nested tables (those of WORKLOAD_KEYS, `phase` and `seed`; the others are left alone).
+
+    A key that is missing has its default. The second value tells where a trace came from.
+    UsageError: a wrong key or value, a wrong trace, phases or a closed loop that cannot be.
+    """
+    mine = {name: value for name, value in cfg.items() if name in _TABLES}
+    config = _TREE.resolve([_TREE.layer(mine, "workload")])
+    seeds = _seeds(config, int(cfg.get("seed", 0)))
+    if config["trace.path"]:
+        if config.phases:
+            raise UsageError("[[phase]] divides generated requests; remove the phases or trace.path")
+        return load_trace(config["trace.path"], _trace_options(config, seeds))
+    phases = _phases(config)
+    _check_loop(phases, config["arrivals.concurrency"])
+    return generate(phases, seeds), None
+
+
+def _seeds(config: Config, seed: int) -> Seeds:
+    given = {name: config[f"seeds.{name}"] for name in ("arrivals", "lengths", "sharing")}
+    return Seeds(**{name: seed if value == FROM_SEED else value for name, value in given.items()})
+
+
+def _trace_options(config: Config, seeds: Seeds) -> TraceOptions:
+    given = config.section("trace")
+    del given["path"]
+    return TraceOptions(
+        **given,
+        num_prompts=config["num_prompts"],
+        max_tokens=config["lengths.max_tokens"],
+        jitter_seed=seeds.arrivals,
+    )
+
+
+def _phases(config: Config) -> list[tuple[str, dict[str, Any]]]:
+    """Name and values of each phase; without [[phase]] the whole workload is one."""
+    if not config.phases:
+        return [("main", config.values)]
+    phases = []
+    for index, overrides in enumerate(config.phases, 1):
+        name = overrides.get("name") or f"phase-{index}"
+        phases.append((name, {**config.values, **overrides}))
+    names = [name for name, _ in phases]
+    if len(set(names)) < len(names):
+        raise UsageError(f"two phases have the same name: {', '.join(names)}; give each [[phase]] its own")
+    return phases
+
+
+def _check_loop(phases: list[tuple[str, dict[str, Any]]], concurrency: int) -> None:
+    closed = [values["arrivals.process"] == "closed" for _, values in phases]
+    if any(closed) and not all(closed):
+        raise UsageError("arrivals.process is closed in some phases only; make it closed in all or none")
+    if any(closed) and concurrency == 0:
+        raise UsageError("arrivals.process = closed needs arrivals.concurrency of at least 1")

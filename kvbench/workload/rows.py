@@ -1,0 +1,148 @@
+"""Rows of a trace between its reader and the request table, and the bookkeeping of wrong rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UsageError
+from ..core.requests import MAX_STREAM_TOKENS, NONE
+
+I64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n good rows of a trace, in the file's order, times from its first row.
+
+    arrival_ns      (n,) 0 for a row that waits for its predecessor
+    prompt_tokens, output_tokens, priority   (n,)
+    session_id, turn, after, think_ns        (n,) as in Requests
+    block_tokens    prompt tokens that one id covers
+    ids             (ids,) one for each block of the prompts, the last one of a row for what is left
+    id_counts       (n,) how many ids are each row's
+    """
+
+    arrival_ns: I64
+    prompt_tokens: I64
+    output_tokens: I64
+    priority: I64
+    session_id: I64
+    turn: I64
+    after: I64
+    think_ns: I64
+    block_tokens: int
+    ids: I64
+    id_counts: I64
+
+    def __len__(self) -> int:
+        return int(self.arrival_ns.size)
+
+    def reordered(self, order: I64) -> Rows:
+        """The same rows in another order; each must stay behind its predecessor."""
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        after = np.where(self.after == NONE, NONE, rank[self.after])
+        return replace(
+            self,
+            arrival_ns=self.arrival_ns[order],
+            prompt_tokens=self.prompt_tokens[order],
+            output_tokens=self.output_tokens[order],
+            priority=self.priority[order],
+            session_id=self.session_id[order],
+            turn=self.turn[order],
+            think_ns=self.think_ns[order],
+            after=after[order],
+            ids=take_ragged(self.ids, self.id_counts, order),
+            id_counts=self.id_counts[order],
+        )
+
+
+class Faults:
+    """Which rows are wrong, and the first of them in words.
+
+    path    as the user gave it
+    lines   (n,) line number of each row, from 1
+    bad     (n,) rows found wrong so far
+    """
+
+    def __init__(self, path: str, lines: I64) -> None:
+        self.path = path
+        self.lines = lines
+        self.bad: Mask = np.zeros(lines.size, np.bool_)
+        self._first = lines.size
+        self._text = ""
+
+    def mark(self, wrong: Mask, say: Callable[[int], str]) -> None:
+        """Add rows; `say` gives the words for a row. What a row was marked with first stays."""
+        wrong = wrong & ~self.bad
+        if not wrong.any():
+            return
+        index = int(np.argmax(wrong))
+        if index < self._first:
+            self._first, self._text = index, say(index)
+        self.bad |= wrong
+
+    def mark_all(self, texts: dict[int, str]) -> None:
+        """Add rows by index, each with its words."""
+        wrong = np.zeros(self.bad.size, np.bool_)
+        wrong[list(texts)] = True
+        self.mark(wrong, lambda i: texts[i])
+
+    def kept(self, skip: bool) -> Mask:
+        """(n,) rows to go on with. UsageError on the first wrong row unless `skip`, or when all are wrong."""
+        if not self.bad.any():
+            return ~self.bad
+        count = int(np.count_nonzero(self.bad))
+        if skip and count < self.bad.size:
+            return ~self.bad
+        if skip:
+            raise UsageError(f"{self.first_fault()}; none of the {count} rows is usable")
+        others = f" (and {count - 1} more)" if count > 1 else ""
+        raise UsageError(f"{self.first_fault()}{others}; mend it, or use --skip-bad-rows")
+
+    def first_fault(self) -> str:
+        return f"{self.path}:{self.lines[self._first]}: {self._text}"
+
+    def note(self) -> tuple[str, ...]:
+        """What was left out, for Requests.notes."""
+        count = int(np.count_nonzero(self.bad))
+        if count == 0:
+            return ()
+        return (f"left out {count} of {self.bad.size} rows; the first: {self.first_fault()}",)
+
+
+def mark_lengths(faults: Faults, prompt: NDArray[np.float64], output: NDArray[np.float64]) -> None:
+    """Lengths that no request can have. An output of 0 is left to the engine, which refuses it."""
+    limit = MAX_STREAM_TOKENS - 1
+    faults.mark(prompt < 1, lambda i: f"the prompt has {prompt[i]:.0f} tokens, it needs at least 1")
+    faults.mark(prompt > limit, lambda i: f"the prompt has {prompt[i]:.0f} tokens, the limit is {limit}")
+    faults.mark(output < 0, lambda i: f"the output has {output[i]:.0f} tokens, which is negative")
+    faults.mark(output > limit, lambda i: f"the output has {output[i]:.0f} tokens, the limit is {limit}")
+
+
+def mark_time_order(faults: Faults, time: NDArray[np.float64] | I64, timed: Mask) -> None:
+    """Rows that come after a later one. Only `timed` rows that are still good are compared."""
+    index = np.flatnonzero(timed & ~faults.bad)
+    values = time[index]
+    late = np.zeros(faults.bad.size, np.bool_)
+    late[index[values < np.maximum.accumulate(values)]] = True
+    faults.mark(late, lambda i: "its time is before that of an earlier row; sort the file by time")
+
+
+def take_ragged(values: I64, counts: I64, order: I64) -> I64:
+    """Groups of `counts` values each, in another order (or only some of them)."""
+    starts = np.cumsum(counts) - counts
+    taken = counts[order]
+    shift = starts[order] - (np.cumsum(taken) - taken)
+    return values[np.arange(int(taken.sum())) + np.repeat(shift, taken)]
+
+
+def shown(value: object) -> str:
+    """A value from a file in an error message: short, on one line."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+
+from kvbench.costs import tables as t
+from kvbench.costs.keys import COST_KEYS, CostSettings
+from kvbench.costs.models import active_parameters, kv_bytes_per_token, total_parameters
+from kvbench.costs.roofline import MAX_SEQUENCES, MAX_STEP_TOKENS, make_rank, roofline
+
+from .steps import deployment, price
+
+COMBINATIONS = [
+    deployment(),
+    deployment("h20", "qwen3-8b", kv_dtype="fp8"),
+    deployment("rtx-4090", "qwen2.5-7b", dtype="int8", tp=2, block_tokens=1),
+    deployment("b200", "llama-3.1-70b", dtype="fp4", kv_dtype="fp8", tp=16),
+    deployment("h100", "deepseek-v3", dtype="fp8", tp=16),
+    deployment("h20", "deepseek-v3", dtype="fp8", tp=8, block_tokens=64),
+    deployment("ascend-910c", "qwen3-32b", tp=4),
+]
+NAMES = [f"{d.device.name}-{d.model.name}-tp{d.tp}" for d in COMBINATIONS]
+
+every_combination = pytest.mark.parametrize("where", COMBINATIONS, ids=NAMES)
+
+
+def _counts(last, number=3000):
+    """Every small count, and random ones of every magnitude up to last."""
+    rng = np.random.default_rng(1)
+    spread = np.exp(rng.uniform(0, np.log(last), number)).astype(np.int64)
+    return np.unique(np.concatenate([np.arange(1, min(last, 700)), spread, [last]]))
+
+
+def _close(ns, exact):
+    """Within 1 % of the closed form, or the rounding to whole ns."""
+    assert np.all(np.abs(ns - exact) <= 0.01 * exact + 0.51)
+
+
+@every_combination
+def test_linear_part_and_communication_follow_the_closed_form(where):
+    tokens = _counts(MAX_STEP_TOKENS)
+    rank = make_rank(where)
+    out, _ = price(roofline(where).tables, [[n, 0, 0, 0, 0] for n in tokens])
+    exact = rank.linear_ns(tokens.astype(float)) + rank.head_ns(np.ones(1))
+    _close(out[:, t.LINEAR], exact)
+    _close(out[:, t.COMMUNICATION], rank.communication_ns(tokens.astype(float)))
+
+
+@every_combination
+def test_head_follows_the_closed_form(where):
+    sequences = _counts(MAX_SEQUENCES)
+    rank = make_rank(where)
+    out, _ = price(roofline(where).tables, [[0, 0, n, n, 0] for n in sequences])
+    count = sequences.astype(float)
+    _close(out[:, t.LINEAR], rank.head_ns(count) + rank.linear_ns(count))
+
+
+@every_combination
+def test_prefill_attention_follows_the_closed_form(where):
+    length = where.model.max_positions
+    rng = np.random.default_rng(2)
+    new = rng.permutation(_counts(length))
+    context = rng.choice(np.concatenate([[0], _counts(length)]), new.size)
+    rank = make_rank(where)
+    out, _ = price(roofline(where).tables, [[n, c, 0, 0, 0] for n, c in zip(new, context, strict=True)])
+    sizes = new.astype(float), context.astype(float)
+    exact = np.maximum(rank.prefill_compute_ns(*sizes), rank.prefill_memory_ns(*sizes))
+    _close(out[:, t.PREFILL_ATTENTION], exact)
+
+
+@every_combination
+def test_decode_attention_follows_the_closed_form(where):
+    rng = np.random.default_rng(3)
+    batch = rng.permutation(_counts(MAX_SEQUENCES))
+    context_sum = batch * rng.choice(_counts(where.model.max_positions), batch.size)
+    rank = make_rank(where)
+    steps = [[0, 0, b, c, 0] for b, c in zip(batch, context_sum, strict=True)]
+    out, _ = price(roofline(where).tables, steps)
+    sizes = batch.astype(float), context_sum.astype(float)
+    exact = np.maximum(rank.decode_compute_ns(*sizes), rank.decode_memory_ns(*sizes))
+    _close(out[:, t.DECODE_ATTENTION], exact)
+
+
+def test_one_token_reads_every_weight_once():
+    where = deployment()
+    bandwidth = where.device.memory_bandwidth * 0.8 / 1e9
+    weights = 2 * (total_parameters(where.model) - 128256 * 4096)  # but not the embedding table
+    out, _ = price(roofline(where).tables, [[1, 0, 0, 0, 0]])
+    assert out[0, t.LINEAR] == pytest.approx(weights / bandwidth, rel=1e-3)
+
+
+def test_many_tokens_pay_for_every_product():
+    where = deployment()
+    layers = active_parameters(where.model) - 128256 * 4096
+    out, _ = price(roofline(where).tables, [[16384, 0, 0, 0, 0]])
+    head = 2 * 128256 * 4096 / (3350 * 0.8)
+    assert out[0, t.LINEAR] - head == pytest.approx(2 * 16384 * layers / (989e3 * 0.5), rel=1e-3)
+
+
+def test_experts_are_read_as_tokens_touch_them():
+    """One token reads its experts, a large batch reads all of them."""
+    rank = make_rank(deployment("h200", "deepseek-v3", dtype="fp8"))
+    one, many = rank.linear_ns(np.array([1.0, 250.0])) * rank.bytes_per_ns
+    assert one == pytest.approx(36e9, rel=0.02)
+    assert many == pytest.approx(670e9, rel=0.05)
+
+
+def test_decode_reads_every_cached_token():
+    where = deployment("h100", "llama-3.1-8b", kv_dtype="fp8")
+    out, _ = price(roofline(where).tables, [[0, 0, 32, 320_000, 0]])
+    read = 320_000 * kv_bytes_per_token(where.model, "fp8")
+    assert out[0, t.DECODE_ATTENTION] == pytest.approx(read / (3350 * 0.8), rel=0.01)
+
+
+def test_ranks_share_the_work_and_pay_for_talking():
+    one, four = (roofline(deployment(tp=tp)).tables for tp in (1, 4))
+    step = [[4096, 4096, 64, 640_000, 0]]
+    alone, shared = price(one, step)[0][0], price(four, step)[0][0]
+    for resource in (t.LINEAR, t.PREFILL_ATTENTION, t.DECODE_ATTENTION):
+        assert alone[resource] / shared[resource] == pytest.approx(4, rel=0.02)
+    assert alone[t.COMMUNICATION] == 0
+    sent = 2 * 3 / 4 * 4160 * 4096 * 2
+    assert shared[t.COMMUNICATION] == pytest.approx(2 * 32 * (10_000 + sent / (450 * 0.8)), rel=1e-6)
+
+
+def test_a_device_without_scale_up_says_so():
+    costs = roofline(deployment("l40s", tp=2))
+    assert "host link" in costs.notes[0]
+    out, _ = price(costs.tables, [[100, 0, 0, 0, 0]])
+    assert out[0, t.COMMUNICATION] == pytest.approx(64 * (10_000 + 100 * 4096 * 2 / (32 * 0.8)), rel=1e-6)
+    assert roofline(deployment("h100", tp=2)).notes == ()
+
+
+def test_missing_units_run_at_the_16_bit_rate_and_say_so():
+    costs = roofline(deployment("a100", dtype="fp8"))
+    assert "no fp8 units" in costs.notes[0]
+    many = [[16384, 0, 0, 0, 0]]
+    wide = roofline(deployment("a100")).tables
+    assert price(costs.tables, many)[0][0, t.LINEAR] == pytest.approx(price(wide, many)[0][0, t.LINEAR])
+
+
+def test_overheads_are_those_of_the_keys():
+    base = CostSettings(step_overhead_us=100, request_overhead_us=7, launch_us=0)
+    quiet = roofline(deployment(), base).tables
+    assert price(quiet, [[5, 0, 3, 30, 0]])[0][0, t.HOST] == 100_000 + 4 * 7_000
+    launched = roofline(deployment(), CostSettings(launch_us=1, step_overhead_us=0)).tables
+    assert price(launched, [[1, 0, 0, 0, 0]])[0][0, t.HOST] > 32 * 9 * 1_000
+
+
+def test_the_source_names_the_efficiencies():
+    source = roofline(deployment("ascend-910b"), CostSettings(flops_efficiency=0.37)).source
+    assert "datasheet, uncalibrated (0.37 of FLOP/s, 0.8 of bandwidth)" in source
+    assert "confidence low" in source
+
+
+def test_usual_steps_take_the_usual_time():
+    """Llama 3.1 8B on H100: 7-9 ms a decode step of 32 x 1,000, a quarter second for 8,192 tokens."""
+    _, totals = price(roofline(deployment()).tables, [[0, 0, 32, 32_000, 0], [8192, 0, 0, 0, 0]])
+    assert 7e6 < totals[0] < 9e6
+    assert 0.25e9 < totals[1] < 0.3e9
+
+
+def test_keys_are_the_settings():
+    fields = CostSettings.__dataclass_fields__
+    assert [key.name for key in COST_KEYS] == [f"costs.{name}" for name in fields]
+    for key in COST_KEYS:
+        assert key.kind == "float"
+        assert key.low <= key.default <= key.high
+        assert key.default == fields[key.name.removeprefix("costs.")].default
+        assert key.unit == ("us" if "_us" in key.name else "")

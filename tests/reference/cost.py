@@ -1,0 +1,75 @@
+"""Oracle of the cost evaluator: plain Python, one query at a time, axes searched instead of computed.
+
+No product code imports this; it shares no arithmetic with kvbench.costs.tables except the rule that whole
+nanoseconds are rounded half up, once per chunk and resource.
+"""
+
+import math
+from bisect import bisect_right
+
+
+def points(bits, count):
+    """The first `count` points of an axis of 2**bits parts per octave."""
+    parts = 2**bits
+    return [2.0 ** (i // parts) * (1 + (i % parts) / parts) for i in range(count)]
+
+
+def whole(ns):
+    return math.floor(max(ns, 0.0) + 0.5)
+
+
+def place(axis, x):
+    """(interval, part of the way through it); the last interval for everything beyond it."""
+    i = min(bisect_right(axis, x) - 1, len(axis) - 2)
+    return i, (x - axis[i]) / (axis[i + 1] - axis[i])
+
+
+def mix(a, b, part):
+    return a + part * (b - a)
+
+
+def on_line(ns, bits, x):
+    i, part = place(points(bits, len(ns)), float(x))
+    return mix(ns[i], ns[i + 1], part)
+
+
+def on_grid(ns, row_bits, column_bits, row, column):
+    i, down = place(points(row_bits, len(ns)), float(row))
+    j, along = place(points(column_bits, len(ns[0])), float(column))
+    return mix(mix(ns[i][j], ns[i][j + 1], along), mix(ns[i + 1][j], ns[i + 1][j + 1], along), down)
+
+
+class Step:
+    """One step: prefill chunks (new, context), a decode batch, bytes to copy. t: fields of the tables."""
+
+    def __init__(self, t, chunks, batch=0, context_sum=0, copy_bytes=0):
+        self.t, self.chunks, self.batch = t, chunks, batch
+        self.context_sum, self.copy_bytes = context_sum, copy_bytes
+
+    def chunk_ns(self, new, context):
+        t = self.t
+        bits = t["prefill_new_bits"], t["prefill_context_bits"]
+        bounds = (t["prefill_compute_ns"], t["prefill_memory_ns"])
+        return whole(max(on_grid(ns, *bits, new, context + 1) for ns in bounds))
+
+    def decode_ns(self):
+        t = self.t
+        bits = t["decode_batch_bits"], t["decode_context_bits"]
+        bounds = (t["decode_compute_ns"], t["decode_memory_ns"])
+        return whole(max(on_grid(ns, *bits, self.batch, self.context_sum) for ns in bounds))
+
+    def resources(self):
+        """[linear, prefill attention, decode attention, communication, host, copy] in whole ns."""
+        t = self.t
+        tokens = sum(new for new, _ in self.chunks) + self.batch
+        sequences = len(self.chunks) + self.batch
+        linear = communication = host = 0
+        if tokens:
+            head = on_line(t["head_ns"], t["head_bits"], sequences)
+            linear = whole(on_line(t["linear_ns"], t["linear_bits"], tokens) + head)
+            communication = whole(on_line(t["comm_ns"], t["comm_bits"], tokens))
+            host = whole(t["host_step_ns"] + t["host_sequence_ns"] * sequences)
+        prefill = sum(self.chunk_ns(new, context) for new, context in self.chunks)
+        decode = self.decode_ns() if self.batch else 0
+        copy = whole(t["copy_ns_per_byte"] * self.copy_bytes)
+        return [linear, prefill, decode, communication, host, copy]

@@ -1,0 +1,1 @@
+"""Traces and generated requests."""
