@@ -31,6 +31,9 @@ from numba.experimental import structref
 PLAIN = bool(numba_config.DISABLE_JIT)
 """True when NUMBA_DISABLE_JIT=1: the same code runs as plain Python."""
 
+_JITTED_ROOMS = ("core", "kernels", "costs", "memory", "prefix", "scheduler", "engine")
+"""Rooms whose code may end up in machine code; a test compares this with where `core.jit` is imported."""
+
 _KEEP_DIGESTS = 4
 _PRUNE_AFTER_S = 3600.0
 _FLAGS = ("BOUNDSCHECK", "OPT", "DEBUG_NRT", "CPU_NAME", "CPU_FEATURES", "LOOP_VECTORIZE", "SLP_VECTORIZE")
@@ -57,7 +60,7 @@ def source_digest() -> str:
     """Digest of everything that changes machine code and that Numba's own cache key leaves out."""
     package = Path(__file__).resolve().parent.parent
     h = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(p for room in _JITTED_ROOMS for p in (package / room).rglob("*.py")):
         h.update(path.relative_to(package).as_posix().encode())
         h.update(path.read_bytes())
     h.update(numba.__version__.encode())

@@ -10,8 +10,8 @@ from collections import Counter
 import numpy as np
 
 from ..core.errors import KvbenchError
-from ..memory.pool import HASH, LIFE, NEXT, PREV, REFS
 from ..prefix import leaf_heap as node_columns
+from ..prefix.block_hash import GONE
 from ..scheduler.state import (
     BLOCKS,
     COMPUTED,
@@ -72,7 +72,7 @@ def _partition(e: Engine, free: list[int], owned: list[int]) -> None:
         raise KvbenchError(f"integrity: block {twice[0]} has two owners")
     if len(everyone) != e.pool.num_blocks or min(everyone) < 1 or max(everyone) > e.pool.num_blocks:
         raise KvbenchError(f"integrity: {len(everyone)} of {e.pool.num_blocks} blocks have an owner")
-    if np.any(e.pool.blocks[:, LIFE] != 0):
+    if np.any(e.pool.in_flight != 0):
         raise KvbenchError("integrity: an operation is in flight on a block at rest")
 
 
@@ -80,26 +80,27 @@ def _partition(e: Engine, free: list[int], owned: list[int]) -> None:
 
 
 def _check_list(e: Engine, holders: list[int]) -> None:
-    blocks = e.pool.blocks
+    pool = e.pool.read()
+    after, before, contents = pool["after"], pool["before"], pool["content"]
     free = []
-    block = int(blocks[0, NEXT])
+    block = int(after[0])
     while block:
-        if blocks[blocks[block, NEXT], PREV] != block:
+        if after[block] and before[after[block]] != block:
             raise KvbenchError(f"integrity: the free queue is torn behind block {block}")
         free.append(block)
-        block = int(blocks[block, NEXT])
-    _same("num_free", e.pool.num_free, len(free))
+        block = int(after[block])
+    _same("last of the free queue", int(before[0]), free[-1] if free else 0)
     references: Counter[int] = Counter()
     for slot in holders:
         references.update(_table(e, slot))
     _partition(e, free, list(references))
     for b in range(1, e.pool.num_blocks + 1):
-        _same(f"references of block {b}", int(blocks[b, REFS]), references[b])
-    _same("cached blocks", e.pool.cached, sum(1 for b in free if blocks[b, HASH] != 0))
-    hashed = {int(h) for h in blocks[1:, HASH] if h != 0}
+        _same(f"references of block {b}", int(pool["refs"][b]), references[b])
+    _same("cached blocks", e.pool.cached, sum(1 for b in free if contents[b] != 0))
+    hashed = {int(h) for h in contents[1:] if h != 0}
     _same("distinct contents", e.hashes.distinct, len(hashed))
-    entries = [int(v) & 0xFFFFFFFF for v in e.hashes.table if v != 0]
-    if {int(blocks[b, HASH]) for b in entries} != hashed:
+    entries = [int(v) & 0xFFFFFFFF for v in e.hashes.table if v > GONE]
+    if {int(contents[b]) for b in entries} != hashed:
         raise KvbenchError("integrity: the hash map and the block records disagree")
 
 

@@ -2,12 +2,12 @@
 
 Two orders exist because the engines differ:
 
-- a *list* (vLLM): doubly linked through the block records, because a cached block that is hit leaves the
+- a *list* (vLLM): doubly linked, because a cached block that is hit leaves the
   free queue from its middle. A free block may still be cached; it loses its hash only when it is reused.
 - a *ring* (SGLang): a queue of block ids that is only used at its ends. A cached block is not free: the
   radix tree owns it until it evicts it.
 
-Block ids are 1..num_blocks; record 0 is the head of the list and nobody's block.
+Block ids are 1..num_blocks; 0 is the head of the list and nobody's block.
 
 What must always hold: num_free is the length of the queue; a block on the queue has no references; the
 meaning of a block as a prefix (its hash) is set and cleared by `prefix`, never here.
@@ -19,13 +19,10 @@ import numpy as np
 
 from ..core.jit import inline, jit, struct
 
-# Columns of a block record: 64 bytes, one cache line.
-REFS, PREV, NEXT, HASH, DUP_PREV, DUP_NEXT, DUP_TAIL, LIFE = range(8)
-# HASH      content hash while the block is visible as a prefix, else 0
-# DUP_*     blocks that hold the same content, in order of registration; DUP_TAIL is kept by the first
-# LIFE      operations in flight on queues other than compute (low 32 bits), tier (high bits); 0 = device, quiet
-
 NO_BLOCK = 0
+
+# Columns of BlockPool.twins: blocks of equal content in order of registration.
+TWIN_BEFORE, TWIN_AFTER, TWIN_LAST = range(3)
 
 # Orders in which released blocks join the queue.
 TAIL, UNHASHED_FIRST, APPEND, SORTED_FRONT = range(4)
@@ -34,12 +31,30 @@ FREE_ORDERS = {"tail": TAIL, "unhashed-first": UNHASHED_FIRST, "append": APPEND,
 
 @struct
 class BlockPool:
-    """blocks: (num_blocks + 1, 8) records. ring: (capacity,) block ids, capacity a power of two (list: 1).
+    """One entry per block in each array, entry 0 for the head of the list; separate arrays, since blocks are handed
+    out in runs of neighbours and a run then shares cache lines (a record per block costs three times as much).
 
-    cached: free blocks that are still visible as a prefix (list). evicted: of these, reused so far.
+    after, before   (num_blocks + 1,) the free list; 0 at its ends
+    refs            block tables (and forks) that hold the block; not used under a ring, where a block has one owner
+    content         its hash while it is visible as a prefix, else 0
+    has_twins       1 while other blocks of the same content are, or were, registered beside it
+    twins           (num_blocks + 1, 3) neighbours in their order of registration; TWIN_LAST is kept by the first
+    in_flight       operations on queues other than compute that may touch it
+    tier            where it lies; 0 = device
+    ring            (capacity,) block ids, capacity a power of two (list: 1)
+    num_free        length of the free queue
+    cached          free blocks that are still visible as a prefix (list)
+    evicted         of these, reused so far (list); blocks evicted from the tree (ring)
     """
 
-    blocks: "i8[:,::1]"
+    after: "i4[::1]"
+    before: "i4[::1]"
+    refs: "i4[::1]"
+    content: "i8[::1]"
+    has_twins: "u1[::1]"
+    twins: "i4[:,::1]"
+    in_flight: "i4[::1]"
+    tier: "u1[::1]"
     ring: "i4[::1]"
     ring_head: "i8"
     num_blocks: "i8"
@@ -52,17 +67,32 @@ class BlockPool:
 def make_pool(num_blocks: int, free_order: str) -> BlockPool:
     """A pool of usable blocks, all free, in order 1, 2, 3, ..."""
     order = FREE_ORDERS[free_order]
-    blocks = np.zeros((num_blocks + 1, 8), np.int64)
-    ring = np.zeros(1, np.int32)
-    if order in (TAIL, UNHASHED_FIRST):
-        blocks[:, PREV] = np.arange(-1, num_blocks)
-        blocks[:, NEXT] = np.arange(1, num_blocks + 2)
-        blocks[0, PREV] = num_blocks
-        blocks[num_blocks, NEXT] = 0
-    else:
-        ring = np.zeros(_power_of_two(num_blocks), np.int32)
+    is_list = order in (TAIL, UNHASHED_FIRST)
+    listed = num_blocks + 1 if is_list else 1
+    after = np.arange(1, listed + 1, dtype=np.int32)
+    after[-1] = 0
+    before = np.arange(-1, listed - 1, dtype=np.int32)
+    before[0] = listed - 1
+    ring = np.zeros(1 if is_list else _power_of_two(num_blocks), np.int32)
+    if not is_list:
         ring[:num_blocks] = np.arange(1, num_blocks + 1)
-    return BlockPool(blocks, ring, 0, num_blocks, num_blocks, order, 0, 0)
+    return BlockPool(
+        after,
+        before,
+        np.zeros(listed, np.int32),
+        np.zeros(listed, np.int64),
+        np.zeros(listed, np.uint8),
+        np.zeros((listed, 3), np.int32),
+        np.zeros(num_blocks + 1, np.int32),
+        np.zeros(num_blocks + 1, np.uint8),
+        ring,
+        0,
+        num_blocks,
+        num_blocks,
+        order,
+        0,
+        0,
+    )
 
 
 def _power_of_two(n: int) -> int:
@@ -153,12 +183,10 @@ def _run_end(values, start, n):
 
 
 @inline
-def list_unlink(blocks, block):
+def list_unlink(after, before, block):
     """Take one block out of the middle of the free queue (it was hit)."""
-    before = blocks[block, PREV]
-    after = blocks[block, NEXT]
-    blocks[before, NEXT] = after
-    blocks[after, PREV] = before
+    after[before[block]] = after[block]
+    before[after[block]] = before[block]
 
 
 @jit
@@ -168,41 +196,37 @@ def list_give(pool, row, n):
     source   vLLM frees a table in reverse, so that tails are reused before heads. 0.19 appends all; 0.33
              puts blocks without a hash in front of the queue, the last block of the table foremost.
     """
-    blocks = pool.blocks
+    after, before, refs, content = pool.after, pool.before, pool.refs, pool.content
     unhashed_first = pool.free_order == UNHASHED_FIRST
-    head, tail = blocks[0, NEXT], blocks[0, PREV]
-    front_head, front_tail = np.int64(NO_BLOCK), np.int64(NO_BLOCK)
+    tail = np.int64(before[0])  # 0, the head itself, when the queue is empty
+    front, last = np.int64(NO_BLOCK), np.int64(NO_BLOCK)  # ends of what goes in front
+    freed, cached = 0, 0
     for i in range(n - 1, -1, -1):
         block = np.int64(row[i])
-        refs = blocks[block, REFS] - 1
-        blocks[block, REFS] = refs
-        if refs > 0:
+        refs[block] -= 1
+        if refs[block] > 0:
             continue
-        pool.num_free += 1
-        hashed = blocks[block, HASH] != 0
-        pool.cached += np.int64(hashed)
-        if unhashed_first and not hashed:
-            front_head, front_tail = _join(blocks, front_head, front_tail, block)
-        else:
-            head, tail = _join(blocks, head, tail, block)
-    if front_head != NO_BLOCK:
-        if head == NO_BLOCK:
-            tail = front_tail
-        else:
-            blocks[front_tail, NEXT] = head
-            blocks[head, PREV] = front_tail
-        head = front_head
-    blocks[0, NEXT], blocks[0, PREV] = head, tail
-    if head != NO_BLOCK:
-        blocks[head, PREV] = 0
-        blocks[tail, NEXT] = 0
-
-
-@inline
-def _join(blocks, head, tail, block):
-    """Append to a chain given by its ends; returns the new ends."""
-    if head == NO_BLOCK:
-        return block, block
-    blocks[tail, NEXT] = block
-    blocks[block, PREV] = tail
-    return head, block
+        freed += 1
+        if content[block] != 0:
+            cached += 1
+        elif unhashed_first:
+            if front == NO_BLOCK:
+                front = block
+            else:
+                after[last] = block
+                before[block] = last
+            last = block
+            continue
+        after[tail] = block
+        before[block] = tail
+        tail = block
+    after[tail] = 0
+    before[0] = tail
+    if front != NO_BLOCK:
+        head = after[0]
+        after[last] = head
+        before[head] = last  # in an empty queue the head is 0, and last its new tail
+        after[0] = front
+        before[front] = 0
+    pool.num_free += freed
+    pool.cached += cached

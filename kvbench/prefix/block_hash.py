@@ -5,7 +5,7 @@ gone until the free queue hands it out again (lazy eviction). Blocks of equal co
 gives the one that was registered first and is still there. The chain hash is 64 bits; among ten million
 blocks two different prefixes meet with probability below 3e-6.
 
-What must always hold: HASH of a block is set exactly while the block is in the map.
+What must always hold: a block has a content exactly while it is in the map or behind the one that is.
 
 source: vLLM v1's block pool and KV cache manager.
 """
@@ -17,29 +17,29 @@ import numpy as np
 from ..core.jit import entry, inline, jit, struct
 from ..kernels.prefetch import AHEAD, prefetch
 from ..memory.pool import (
-    DUP_NEXT,
-    DUP_PREV,
-    DUP_TAIL,
-    HASH,
-    NEXT,
     NO_BLOCK,
-    PREV,
-    REFS,
+    TWIN_AFTER,
+    TWIN_BEFORE,
+    TWIN_LAST,
+    BlockPool,
     list_unlink,
 )
 from .keys import fill_keys
 
 _LOOKAHEAD = 64
 
+EMPTY, GONE = 0, 1  # entries of the table; a real one has a tag of at least 1 above bit 32
+
 
 @struct
 class HashMap:
-    """table: (tag << 32 | first block of that content), 0 = empty, a power of two.
+    """table: (tag << 32 | first block of that content), EMPTY or GONE; a power of two. used: not EMPTY.
 
     distinct: contents in the map. registered: registrations so far. log: evicted block ids in order.
     """
 
     table: "i8[::1]"
+    used: "i8"
     distinct: "i8"
     registered: "i8"
     log: "i8[::1]"
@@ -47,8 +47,8 @@ class HashMap:
 
 
 def make_map(num_blocks: int, log_capacity: int = 0) -> HashMap:
-    size = 1 << (2 * max(num_blocks, 4)).bit_length()
-    return HashMap(np.zeros(size, np.int64), 0, 0, np.zeros(log_capacity, np.int64), 0)
+    size = 1 << (4 * max(num_blocks, 4)).bit_length()
+    return HashMap(np.zeros(size, np.int64), 0, 0, 0, np.zeros(log_capacity, np.int64), 0)
 
 
 @inline
@@ -69,68 +69,25 @@ def root_hash(namespace):
 
 @inline
 def _tag(content):
-    return (content >> 32) & 0x7FFFFFFF
+    return ((content >> 32) & 0x7FFFFFFF) | 1
 
 
-@jit
-def _find(table, blocks, content):
-    """Place of the entry of a content, or of the empty place where it would go."""
+@inline
+def _find(table, contents, content):
+    """Place of the entry of a content, or of the EMPTY place that ends its probe."""
     mask = table.size - 1
     tag = _tag(content)
     at = tag & mask
     while True:
         entry_ = table[at]
-        if entry_ == 0 or (entry_ >> 32 == tag and blocks[entry_ & 0xFFFFFFFF, HASH] == content):
+        if entry_ == EMPTY or (entry_ >> 32 == tag and contents[entry_ & 0xFFFFFFFF] == content):
             return at
         at = (at + 1) & mask
 
 
 @inline
-def register(table, blocks, block, content):
-    """Make a block visible; behind blocks of equal content it waits its turn. Returns contents that are new."""
-    at = _find(table, blocks, content)
-    first = table[at] & 0xFFFFFFFF
-    blocks[block, HASH] = content
-    blocks[block, DUP_NEXT] = NO_BLOCK
-    if first == NO_BLOCK:
-        table[at] = (_tag(content) << 32) | block
-        blocks[block, DUP_PREV] = NO_BLOCK
-        blocks[block, DUP_TAIL] = block
-        return 1
-    last = blocks[first, DUP_TAIL]
-    blocks[last, DUP_NEXT] = block
-    blocks[block, DUP_PREV] = last
-    blocks[first, DUP_TAIL] = block
-    return 0
-
-
-@inline
-def unregister(table, blocks, block):
-    """Take a block out of the map; the next of equal content, if any, answers. Returns contents that are gone."""
-    content = blocks[block, HASH]
-    before, after = blocks[block, DUP_PREV], blocks[block, DUP_NEXT]
-    blocks[block, HASH] = 0
-    if before != NO_BLOCK:
-        blocks[before, DUP_NEXT] = after
-        if after != NO_BLOCK:
-            blocks[after, DUP_PREV] = before
-        else:
-            first = table[_find(table, blocks, content)] & 0xFFFFFFFF
-            blocks[first, DUP_TAIL] = before
-        return 0
-    at = _place(table, _tag(content), block)
-    if after != NO_BLOCK:
-        table[at] = (_tag(content) << 32) | after
-        blocks[after, DUP_PREV] = NO_BLOCK
-        blocks[after, DUP_TAIL] = blocks[block, DUP_TAIL]
-        return 0
-    _remove(table, at)
-    return 1
-
-
-@inline
 def _place(table, tag, block):
-    """Where the entry of a first block is; no block record is read."""
+    """Where the entry of a first block is; no block is read."""
     mask = table.size - 1
     at = tag & mask
     want = (tag << 32) | block
@@ -140,20 +97,91 @@ def _place(table, tag, block):
 
 
 @inline
-def _remove(table, at):
-    """Delete with backward shift: no tombstones, so probes stay short for ever."""
+def register(table, contents, block, content):
+    """Make a block visible.
+
+    returns  (the first block of that content if there is one, else NO_BLOCK: it is this one,
+              1 if an EMPTY entry was used)
+    """
     mask = table.size - 1
-    look = at
+    tag = _tag(content)
+    at = tag & mask
+    gone = np.int64(-1)
+    contents[block] = content
     while True:
-        look = (look + 1) & mask
-        entry_ = table[look]
-        if entry_ == 0:
-            break
-        home = (entry_ >> 32) & mask
-        if ((look - home) & mask) >= ((look - at) & mask):
-            table[at] = entry_
-            at = look
-    table[at] = 0
+        entry_ = table[at]
+        if entry_ == EMPTY:
+            used = np.int64(gone < 0)
+            if gone >= 0:
+                at = gone
+            table[at] = (tag << 32) | block
+            return NO_BLOCK, used
+        if entry_ == GONE:
+            if gone < 0:
+                gone = at
+        elif entry_ >> 32 == tag and contents[entry_ & 0xFFFFFFFF] == content:
+            return entry_ & 0xFFFFFFFF, np.int64(0)
+        at = (at + 1) & mask
+
+
+@jit
+def _add_twin(pool, first, block):
+    """Blocks of equal content wait behind the first, in order of registration."""
+    twins, has_twins = pool.twins, pool.has_twins
+    if has_twins[first] == 0:
+        has_twins[first] = 1
+        twins[first, TWIN_BEFORE] = NO_BLOCK
+        twins[first, TWIN_LAST] = first
+    last = np.int64(twins[first, TWIN_LAST])
+    has_twins[block] = 1
+    twins[last, TWIN_AFTER] = block
+    twins[block, TWIN_BEFORE] = last
+    twins[block, TWIN_AFTER] = NO_BLOCK
+    twins[first, TWIN_LAST] = block
+
+
+@jit
+def _drop_twin(pool, table, block):
+    """Take a block out of the order of its content. True when another one answers for it."""
+    twins = pool.twins
+    pool.has_twins[block] = 0
+    before, after = np.int64(twins[block, TWIN_BEFORE]), np.int64(twins[block, TWIN_AFTER])
+    if before != NO_BLOCK:
+        twins[before, TWIN_AFTER] = after
+        if after != NO_BLOCK:
+            twins[after, TWIN_BEFORE] = before
+        else:
+            first = before
+            while twins[first, TWIN_BEFORE] != NO_BLOCK:
+                first = np.int64(twins[first, TWIN_BEFORE])
+            twins[first, TWIN_LAST] = before
+        return True
+    if after == NO_BLOCK:
+        return False
+    tag = _tag(pool.content[block])
+    table[_place(table, tag, block)] = (tag << 32) | after
+    twins[after, TWIN_BEFORE] = NO_BLOCK
+    twins[after, TWIN_LAST] = twins[block, TWIN_LAST]
+    return True
+
+
+@jit
+def rebuild(hashes, pool):
+    """Sweep the gone entries: enter every first block of a content anew."""
+    table, contents = hashes.table, pool.content
+    mask = table.size - 1
+    for i in range(table.size):
+        table[i] = EMPTY
+    for block in range(1, contents.size):
+        if contents[block] != 0 and not (
+            pool.has_twins[block] and pool.twins[block, TWIN_BEFORE] != NO_BLOCK
+        ):
+            tag = _tag(contents[block])
+            at = tag & mask
+            while table[at] != EMPTY:
+                at = (at + 1) & mask
+            table[at] = (tag << 32) | block
+    hashes.used = hashes.distinct
 
 
 # ---------------------------------------------------------------- verbs on tables
@@ -165,28 +193,37 @@ def take(hashes, pool, row, start, stop):
 
     The caller has checked num_free. A block that was still cached is evicted by this.
     """
-    blocks, table, log = pool.blocks, hashes.table, hashes.log
+    after, contents, refs, table, log = pool.after, pool.content, pool.refs, hashes.table, hashes.log
     mask = table.size - 1
-    block = blocks[0, NEXT]
+    block = np.int64(after[0])
     for i in range(start, stop):
         row[i] = block
-        block = blocks[block, NEXT]
-    evicted, gone, logged = 0, 0, hashes.log_size
+        block = np.int64(after[block])
+    after[0] = block
+    pool.before[block] = 0
+    evicted, gone, swept, logged = 0, 0, 0, hashes.log_size
     for i in range(start, stop):
         if i + AHEAD < stop:  # neighbours in the queue are neighbours in memory, their hashes are not
-            prefetch(table, _tag(blocks[row[i + AHEAD], HASH]) & mask)
-        taken = np.int64(row[i])
-        if blocks[taken, HASH] != 0:
-            gone += unregister(table, blocks, taken)
-            evicted += 1
-            if logged < log.size:
-                log[logged] = taken
-                logged += 1
-        blocks[taken, REFS] = 1
-    blocks[0, NEXT] = block
-    blocks[block, PREV] = 0
+            prefetch(table, _tag(contents[row[i + AHEAD]]) & mask)
+        block = np.int64(row[i])
+        refs[block] = 1
+        content = contents[block]
+        if content == 0:
+            continue
+        evicted += 1
+        if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
+            at = _place(table, _tag(content), block)
+            ends_here = table[(at + 1) & mask] == EMPTY  # no probe goes on behind it
+            table[at] = EMPTY if ends_here else GONE
+            swept += np.int64(ends_here)
+            gone += 1
+        contents[block] = 0
+        if logged < log.size:
+            log[logged] = block
+            logged += 1
     hashes.log_size = logged
     hashes.distinct -= gone
+    hashes.used -= swept
     pool.num_free -= stop - start
     pool.cached -= evicted
     pool.evicted += evicted
@@ -199,7 +236,7 @@ def match(hashes, pool, keys, sequence, namespace, n, scratch, row):
     scratch  (>= n,) int64, overwritten. row: (>= n,) int32, the blocks found.
     returns  (blocks found, chain hash of the last one, how many of them have no reference now)
     """
-    blocks, table = pool.blocks, hashes.table
+    contents, refs, table = pool.content, pool.refs, hashes.table
     content = root_hash(namespace)
     found = 0
     unreferenced = 0
@@ -208,10 +245,10 @@ def match(hashes, pool, keys, sequence, namespace, n, scratch, row):
         fill_keys(keys, sequence, found, stop, scratch)
         while found < stop:
             following = chain(content, scratch[found])
-            block = table[_find(table, blocks, following)] & 0xFFFFFFFF
+            block = table[_find(table, contents, following)] & 0xFFFFFFFF
             if block == NO_BLOCK:
                 return found, content, unreferenced
-            unreferenced += np.int64(blocks[block, REFS] == 0)
+            unreferenced += np.int64(refs[block] == 0)
             row[found] = block
             content = following
             found += 1
@@ -221,14 +258,14 @@ def match(hashes, pool, keys, sequence, namespace, n, scratch, row):
 @entry
 def share(pool, row, n):
     """Add a reference to row[0:n]; those without one leave the free queue."""
-    blocks = pool.blocks
+    after, before, refs = pool.after, pool.before, pool.refs
     taken = 0
     for i in range(n):
-        block = row[i]
-        if blocks[block, REFS] == 0:
-            list_unlink(blocks, block)
+        block = np.int64(row[i])
+        if refs[block] == 0:
+            list_unlink(after, before, block)
             taken += 1
-        blocks[block, REFS] += 1
+        refs[block] += 1
     pool.num_free -= taken
     pool.cached -= taken
 
@@ -236,16 +273,26 @@ def share(pool, row, n):
 @entry
 def publish(hashes, pool, keys, sequence, content, row, start, stop, scratch):
     """Register row[start:stop] as blocks start .. stop of a sequence. Returns the new end of its chain."""
-    blocks, table = pool.blocks, hashes.table
+    if (hashes.used + stop - start) * 8 > hashes.table.size * 5:
+        rebuild(hashes, pool)
+    contents, table = pool.content, hashes.table
     mask = table.size - 1
     fill_keys(keys, sequence, start, stop, scratch)
     for i in range(start, stop):
         content = chain(content, scratch[i])
         scratch[i] = content
-        prefetch(table, _tag(content) & mask)
-    new = 0
+    new, used = 0, 0
     for i in range(start, stop):
-        new += register(table, blocks, np.int64(row[i]), scratch[i])
+        if i + AHEAD < stop:
+            prefetch(table, _tag(scratch[i + AHEAD]) & mask)
+        block = np.int64(row[i])
+        first, entry_used = register(table, contents, block, scratch[i])
+        used += entry_used
+        if first == NO_BLOCK:
+            new += 1
+        else:
+            _add_twin(pool, first, block)
     hashes.distinct += new
+    hashes.used += used
     hashes.registered += stop - start
     return content
