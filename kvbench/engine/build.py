@@ -13,21 +13,21 @@ from ..prefix.block_hash import make_map
 from ..prefix.keys import block_keys
 from ..prefix.leaf_heap import POLICIES
 from ..prefix.radix import make_tree
-from ..scheduler.state import (
+from ..scheduler.calendar import make_calendar
+from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
+from ..scheduler.state_columns import (
     CACHE_KINDS,
     NO_FAULT,
     NO_SEQ,
     NO_SLOT,
     NUM_STATES,
     TRANSITIONS,
-    Engine,
-    Journal,
-    Rules,
-    Sequences,
-    Slots,
 )
 from ..scheduler.waiting_order import ORDERS
 from .settings import PREFILL_FIRST, EngineSettings
+
+_CALENDAR_BLOCK_TOKENS = 4
+"""Below, nearly every decode opens a block, and the calendar only adds work."""
 
 _RING_ORDERS = ("append", "sorted-front")
 
@@ -50,6 +50,7 @@ def build_engine(
     longest = int((requests.prompt_tokens + np.maximum(requests.max_tokens, requests.output_tokens)).max())
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
     kind = settings.cache.kind
+    fast = settings.fast and calendar_fits(settings)
     order = _free_order(settings)
     blocks = settings.cache.num_blocks
     if blocks < 1:
@@ -66,6 +67,7 @@ def build_engine(
         "tree": make_tree(blocks if kind == "radix" else 1, _eviction(settings), log),
         "hashes": make_map(blocks if kind == "hash" else 1, log),
         "block_keys": block_keys(requests, bt),
+        "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
         "journal": Journal(
             np.empty(4096, np.int64),
@@ -82,10 +84,14 @@ def build_engine(
         "chunk": NO_SLOT,
         "ratio": rules.init_new_token_ratio * rules.schedule_conservativeness,
         "budget": np.zeros(4, np.float64),
+        "blocked_seq": NO_SEQ,
+        "leavers": np.zeros(num_slots + 4, np.int64),
         "victims": np.zeros(num_slots + 4, np.int64),
         "ended": np.zeros(num + 4, np.int64),
         "events": np.zeros((64, 4), np.int64),
         "arrive_order": free_arrivals,
+        "next_ns": int(requests.arrival_ns[requests.after == NONE][0]),
+        "record_steps": settings.record_steps,
         "held": np.zeros(num + 4, np.int64),
         "concurrency": settings.concurrency,
         "closed_loop": settings.closed_loop,
@@ -99,6 +105,20 @@ def build_engine(
     }
     fields["ratio"] = min(fields["ratio"], 1.0)
     return Engine(*(fields.get(name, 0) for name in Engine.fields))
+
+
+def calendar_fits(settings: EngineSettings) -> bool:
+    """Where the calendar path gives what the step-by-step path gives, and is worth its bookkeeping."""
+    s = settings.scheduler
+    if settings.batching == "static" or settings.block_tokens < _CALENDAR_BLOCK_TOKENS:
+        return False
+    if s.discipline == PREFILL_FIRST:
+        return not s.enable_mixed_chunk and settings.cache.kind != "hash"
+    return (
+        s.policy == "fcfs"
+        and s.long_prefill_token_threshold == 0
+        and s.max_num_seqs <= s.max_num_batched_tokens  # every running sequence decodes in every step
+    )
 
 
 def _free_order(settings: EngineSettings) -> str:

@@ -13,7 +13,8 @@ from ..core.jit import inline, jit
 from ..core.units import NEVER_NS
 from ..scheduler.lifecycle import close_sequence
 from ..scheduler.queues import queue_back, queue_by_urgency
-from ..scheduler.state import (
+from ..scheduler.state import set_state
+from ..scheduler.state_columns import (
     ARRIVED,
     CANCELLED,
     FIRST_TERMINAL,
@@ -21,7 +22,6 @@ from ..scheduler.state import (
     REFUSED,
     TOKENIZING,
     WAITING,
-    set_state,
 )
 
 # Kinds, in order of precedence at one instant.
@@ -64,6 +64,7 @@ def push_event(e, time_ns, kind, seq):
     events[at, _SEQ] = seq
     e.event_number += 1
     e.num_events = at + 1
+    e.next_ns = min(e.next_ns, time_ns)
     while at > 0 and _earlier(events, at, (at - 1) >> 1):
         _swap(events, at, (at - 1) >> 1)
         at = (at - 1) >> 1
@@ -91,12 +92,12 @@ def _pop_event(e):
 
 
 @jit
-def next_event_ns(e):
-    """When something will happen that is not the end of a step; NEVER_NS if nothing."""
+def note_next_event(e):
+    """Keep e.next_ns: when something will happen that is not the end of a step; NEVER_NS if nothing."""
     time_ns = e.events[0, _TIME] if e.num_events > 0 else NEVER_NS
     if e.next_arrival < e.arrive_order.size:
         time_ns = min(time_ns, e.seqs.arrival[e.arrive_order[e.next_arrival]])
-    return time_ns
+    e.next_ns = time_ns
 
 
 @jit
@@ -105,16 +106,18 @@ def deliver(e):
 
     returns  the sequence to be cancelled (call again afterwards), or NO_SEQ when all is delivered
     """
-    while next_event_ns(e) <= e.now:
+    while e.next_ns <= e.now:
         arrival, seq = NEVER_NS, np.int64(-1)
         if e.next_arrival < e.arrive_order.size:
             seq = e.arrive_order[e.next_arrival]
             arrival = e.seqs.arrival[seq]
         if e.num_events == 0 or arrival <= e.events[0, _TIME]:
             e.next_arrival += 1
+            note_next_event(e)
             _arrive(e, seq)
         else:
             kind, seq = _pop_event(e)
+            note_next_event(e)
             if kind == ARRIVAL:
                 _arrive(e, seq)
             elif kind == READY:

@@ -12,7 +12,8 @@ import numpy as np
 from ..core.errors import KvbenchError
 from ..prefix import leaf_heap as node_columns
 from ..prefix.block_hash import GONE
-from ..scheduler.state import (
+from ..scheduler.state import Engine
+from ..scheduler.state_columns import (
     BLOCKS,
     COMPUTED,
     ENDED,
@@ -23,12 +24,13 @@ from ..scheduler.state import (
     PUBLISHED,
     RADIX,
     SEQ,
-    Engine,
 )
+from .probe import settle_slots
 
 
 def check_integrity(e: Engine) -> None:
     """Raise KvbenchError that names the first thing that does not add up."""
+    settle_slots(e)
     holders = _holders(e)
     if e.rules.cache_kind == RADIX:
         _check_radix(e, holders)

@@ -19,9 +19,10 @@ from numba import njit, types
 from ..core.jit import PLAIN, inline
 from ..core.units import NEVER_NS
 from ..costs.tables import add_prefill, clear, set_decode, step_ns
-from ..scheduler import kv, prefill_first, static, token_budget
+from ..scheduler import kv, prefill_first, prefill_first_calendar, static, token_budget, token_budget_calendar
 from ..scheduler.lifecycle import drop_waiting
-from ..scheduler.state import (
+from ..scheduler.state import Engine
+from ..scheduler.state_columns import (
     FAILED,
     IN_DECODE,
     NO_FAULT,
@@ -32,9 +33,8 @@ from ..scheduler.state import (
     PLAN_START,
     PLAN_TOKENS,
     STUCK,
-    Engine,
 )
-from .events import deliver, next_event_ns, settle_ended
+from .events import deliver, settle_ended
 
 # What advance returns.
 DONE, PAUSED, SLICE_OVER, FAULT = range(4)
@@ -57,6 +57,8 @@ def execute(e):
             chunks += 1
             tokens += plan[row, PLAN_TOKENS]
             add_prefill(e.costs, query, plan[row, PLAN_TOKENS], plan[row, PLAN_START])
+    batch += e.calendar.planned
+    context += e.calendar.context * np.int64(e.calendar.planned > 0) + e.calendar.planned
     e.decode_rows = batch
     if e.rules.static and batch > 0:  # who is done is computed as padding
         context = e.context + batch
@@ -86,9 +88,9 @@ def account(e, duration, evicted):
     e.prefill_steps += np.int64(e.prefill_seqs > 0)
     e.sum_prefill_tokens += e.prefill_tokens
     e.sum_decode_tokens += e.decode_rows
-    journal = e.journal
-    if journal.steps.shape[0] == 0:
+    if not e.record_steps:
         return
+    journal = e.journal
     row = journal.steps[journal.num_steps]
     row[0], row[1] = e.now, duration
     row[2], row[3], row[4] = e.decode_seqs, e.prefill_seqs, e.prefill_tokens
@@ -109,7 +111,7 @@ def make_space(e):
         for i in range(journal.rows):
             gap[i], count[i] = journal.gap[i], journal.count[i]
         journal.gap, journal.count = gap, count
-    if 0 < journal.steps.shape[0] <= journal.num_steps + 1:
+    if e.record_steps and journal.steps.shape[0] <= journal.num_steps + 1:
         steps = np.empty((2 * journal.steps.shape[0] + 64, journal.steps.shape[1]), np.int64)
         for i in range(journal.num_steps):
             for column in range(steps.shape[1]):
@@ -145,13 +147,14 @@ def one_step(e, schedule, commit):
     make_space(e)
     evicted = e.pool.evicted
     schedule(e)
-    if e.num_plan == 0:
+    if e.num_plan == 0 and e.calendar.planned == 0:
         return False
     duration = execute(e)
     account(e, duration, e.pool.evicted - evicted)
     e.now += duration
     commit(e)
-    settle_ended(e)
+    if e.num_ended > 0:
+        settle_ended(e)
     return True
 
 
@@ -162,7 +165,9 @@ def _advance(e, until_ns, max_steps, schedule, commit, cancel):
     """
     empty = 0
     for _ in range(max_steps):
-        seq = deliver(e)
+        seq = NO_SEQ
+        if e.next_ns <= e.now:
+            seq = deliver(e)
         while seq != NO_SEQ:
             cancel(e, seq)
             settle_ended(e)
@@ -173,7 +178,7 @@ def _advance(e, until_ns, max_steps, schedule, commit, cancel):
             go_idle(e)
             if e.num_done == e.seqs.state.size:
                 return DONE
-            coming = next_event_ns(e)
+            coming = e.next_ns
             if coming == NEVER_NS:
                 e.fault = STUCK
                 return FAULT
@@ -188,7 +193,7 @@ def _advance(e, until_ns, max_steps, schedule, commit, cancel):
             continue
         empty += 1
         if empty > _EMPTY_PLANS:
-            coming = next_event_ns(e)
+            coming = e.next_ns
             if coming != NEVER_NS:
                 e.now = max(e.now, coming)
             else:
@@ -211,7 +216,7 @@ DISCIPLINES = {
     module.__name__.rpartition(".")[2]: Discipline(
         module.__name__.rpartition(".")[2], module.schedule, module.commit, module.cancel
     )
-    for module in (token_budget, prefill_first, static)
+    for module in (token_budget, token_budget_calendar, prefill_first, prefill_first_calendar, static)
 }
 
 
@@ -219,7 +224,8 @@ def discipline_of(engine: Engine) -> Discipline:
     """The scheduler that the engine's rules ask for."""
     if engine.rules.static:
         return DISCIPLINES["static"]
-    return DISCIPLINES["prefill_first" if engine.rules.prefill_first else "token_budget"]
+    name = "prefill_first" if engine.rules.prefill_first else "token_budget"
+    return DISCIPLINES[name + "_calendar" if engine.calendar.active else name]
 
 
 @cache

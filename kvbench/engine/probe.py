@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ..core.jit import entry
+from ..scheduler import calendar
 from ..scheduler.state import Engine
+from ..scheduler.state_columns import NEXT, NO_SLOT
 from . import events, loop
 
 
@@ -24,6 +26,15 @@ def arrive(e, seq, arrival_ns):
 def settle(e):
     """Tell successors and the concurrency gate what has ended."""
     events.settle_ended(e)
+
+
+@entry
+def settle_slots(e):
+    """Bring the counters of every slot up to date (calendar)."""
+    slot = e.slots.head
+    while slot != NO_SLOT:
+        calendar.settle(e.calendar, e.slots.rec, slot)
+        slot = e.slots.rec[slot, NEXT]
 
 
 @entry

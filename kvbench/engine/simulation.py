@@ -12,19 +12,21 @@ from ..core.journal import Counters
 from ..core.requests import Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
-from ..scheduler.state import (
+from ..scheduler.state import Engine
+from ..scheduler.state_columns import (
     BAD_TRANSITION,
     CANCELLED,
     FAILED,
     FINISHED,
+    GENERATED,
     REFUSED,
     STATE_NAMES,
     TIMED_OUT,
-    Engine,
 )
 from .build import build_engine
 from .integrity import check_integrity
 from .loop import DONE, FAULT, PAUSED, advance
+from .probe import settle_slots
 from .settings import EngineSettings
 
 _SLICE_STEPS = 20_000
@@ -93,6 +95,7 @@ class Simulation:
     def journal(self) -> core_journal.Journal:
         """Rows of everything so far; sequences that have not ended have status PARTIAL."""
         e = self.engine
+        settle_slots(e)
         q = e.seqs.read()
         status = np.full(self.num_sequences, core_journal.PARTIAL, np.int64)
         for state, name in _STATUS_OF_STATE.items():
@@ -100,7 +103,7 @@ class Simulation:
         first = q["first"]
         generated = q["generated"].copy()
         running = np.flatnonzero(q["slot"] >= 0)
-        generated[running] = e.slots.rec[q["slot"][running], 3]
+        generated[running] = e.slots.rec[q["slot"][running], GENERATED]
         return core_journal.Journal(
             request_index=q["request"],
             sample=np.arange(self.num_sequences) - first[q["request"]],
@@ -144,7 +147,7 @@ class Simulation:
             tail_waste_share=e["waste_us"] / block_us,
             metadata_bytes=metadata_bytes(self.engine),
             num_blocks=pool["num_blocks"],
-            path="step",
+            path="calendar" if self.engine.calendar.active else "step",
             busy_ns=e["busy_ns"],
         )
 

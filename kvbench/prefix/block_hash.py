@@ -21,7 +21,6 @@ from ..memory.pool import (
     TWIN_AFTER,
     TWIN_BEFORE,
     TWIN_LAST,
-    BlockPool,
     list_unlink,
 )
 from .keys import fill_keys
@@ -35,6 +34,7 @@ EMPTY, GONE = 0, 1  # entries of the table; a real one has a tag of at least 1 a
 class HashMap:
     """table: (tag << 32 | first block of that content), EMPTY or GONE; a power of two. used: not EMPTY.
 
+    watch, watch_seen: a content that somebody waits for, and whether it was registered since.
     distinct: contents in the map. registered: registrations so far. log: evicted block ids in order.
     """
 
@@ -42,13 +42,15 @@ class HashMap:
     used: "i8"
     distinct: "i8"
     registered: "i8"
+    watch: "i8"
+    watch_seen: "b1"
     log: "i8[::1]"
     log_size: "i8"
 
 
 def make_map(num_blocks: int, log_capacity: int = 0) -> HashMap:
     size = 1 << (4 * max(num_blocks, 4)).bit_length()
-    return HashMap(np.zeros(size, np.int64), 0, 0, 0, np.zeros(log_capacity, np.int64), 0)
+    return HashMap(np.zeros(size, np.int64), 0, 0, 0, 0, False, np.zeros(log_capacity, np.int64), 0)
 
 
 @inline
@@ -277,10 +279,13 @@ def publish(hashes, pool, keys, sequence, content, row, start, stop, scratch):
         rebuild(hashes, pool)
     contents, table = pool.content, hashes.table
     mask = table.size - 1
+    watch, seen = hashes.watch, hashes.watch_seen
     fill_keys(keys, sequence, start, stop, scratch)
     for i in range(start, stop):
         content = chain(content, scratch[i])
         scratch[i] = content
+        seen = seen or content == watch
+    hashes.watch_seen = seen
     new, used = 0, 0
     for i in range(start, stop):
         if i + AHEAD < stop:

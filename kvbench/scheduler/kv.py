@@ -20,7 +20,7 @@ from ..core.jit import inline, jit
 from ..memory.pool import list_give, ring_give, ring_take
 from ..prefix import block_hash, radix
 from ..prefix.keys import fill_keys
-from .state import (
+from .state_columns import (
     BLOCKS,
     CHAIN,
     COMPUTED,
@@ -73,6 +73,15 @@ def lookup(e, seq, limit, row):
         )
         return hits, content, unreferenced
     return 0, 0, 0
+
+
+@inline
+def watch_first_miss(e, seq, hits, content):
+    """Note the first block that a refused sequence did not find; `hashes.watch_seen` tells when it appears."""
+    if e.rules.cache_kind == HASHED:
+        fill_keys(e.block_keys, seq, hits, hits + 1, e.keys)
+        e.hashes.watch = block_hash.chain(content, e.keys[hits])
+        e.hashes.watch_seen = False
 
 
 @inline

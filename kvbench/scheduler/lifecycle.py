@@ -9,8 +9,10 @@ import numpy as np
 
 from ..core.jit import inline, jit
 from . import kv
+from .calendar import note_gap
 from .queues import close_slot, open_slot, queue_by_urgency, queue_front, queue_remove
-from .state import (
+from .state import set_state
+from .state_columns import (
     COMPUTED,
     DECODING,
     ENDED,
@@ -24,7 +26,6 @@ from .state import (
     PREEMPTED,
     PREFILLING,
     SEQ,
-    set_state,
 )
 
 
@@ -46,20 +47,6 @@ def admit(e, seq, hits, link):
         e.recomputed_tokens += again
     set_state(e, seq, PREFILLING)
     return slot
-
-
-@jit
-def note_gap(journal, gap, count):
-    """`count` tokens came `gap` ns after the one before. Equal gaps in a row share a journal row."""
-    if count == 0:
-        return
-    row = journal.rows
-    if row > 0 and journal.gap[row - 1] == gap:
-        journal.count[row - 1] += count
-    else:
-        journal.gap[row] = gap
-        journal.count[row] = count
-        journal.rows = row + 1
 
 
 @inline

@@ -18,9 +18,10 @@ import numpy as np
 from ..core.jit import entry, inline, jit
 from ..prefix import radix
 from . import kv
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, note_gap, suspend
+from .calendar import bucket_at, generated_now, join, leave, note_gap
+from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, suspend
 from .queues import close_slot, peek_slot, queue_back, queue_remove, run_append, run_remove
-from .state import (
+from .state_columns import (
     BLOCKS,
     CANCELLED,
     COMPUTED,
@@ -43,6 +44,7 @@ from .state import (
     PUBLISHED,
     RADIX,
     SEQ,
+    SINCE,
 )
 from .waiting_order import sort_waiting
 
@@ -60,13 +62,13 @@ def schedule(e):
     e.num_victims = 0
     if e.chunk != NO_SLOT:
         kv.publish_chunk(e, e.chunk)
-    _merge_batch(e)
-    if not _prefill(e):
+    merge_batch(e)
+    if not prefill(e):
         _decode(e)
 
 
 @inline
-def _merge_batch(e):
+def merge_batch(e):
     """The last prefill batch joins the running ones, without those that ended or are still in their prefill."""
     before = e.batch_size
     if before == 0:
@@ -79,6 +81,8 @@ def _merge_batch(e):
             close_slot(e, slot)
         elif slot != e.chunk:
             run_append(e.slots, slot)
+            if e.calendar.active:
+                join(e.calendar, e.slots.rec, slot, e.rules.block_tokens)
             kept += 1
     e.batch_size = 0
     if kept < before or (was_empty and kept > 0):  # the flag belongs to the batch object that went
@@ -89,7 +93,7 @@ def _merge_batch(e):
 
 
 @inline
-def _prefill(e):
+def prefill(e):
     if (e.batch_is_full or e.queue_head == NO_SEQ) and e.chunk == NO_SLOT:
         return False
     places = e.rules.max_num_seqs - max(e.slots.running, e.slots.holders)
@@ -114,14 +118,14 @@ def _prefill(e):
 
 @inline
 def _open_budget(e):
-    rec = e.slots.rec
+    rec, cal, max_tokens = e.slots.rec, e.calendar, e.seqs.max_tokens
+    clip, ratio = e.rules.clip_tokens, e.ratio
     growth = 0.0  # summed in this order, each term by itself: the last bit may decide an admission
     slot = e.slots.head
     while slot != NO_SLOT:
         if rec[slot, PHASE] != ENDED:
-            growth += (
-                min(e.seqs.max_tokens[rec[slot, SEQ]] - rec[slot, GENERATED], e.rules.clip_tokens) * e.ratio
-            )
+            left = max_tokens[rec[slot, SEQ]] - generated_now(cal, rec, slot)
+            growth += min(left, clip) * ratio
         slot = rec[slot, NEXT]
     mixed = e.slots.running if e.rules.mixed else 0
     e.budget[TOTAL_OFFSET] = mixed + growth
@@ -268,7 +272,7 @@ def make_room(e, tokens):
 @inline
 def _mix_decodes(e):
     """Mixed chunk: running sequences decode beside the prefill and join its batch."""
-    _filter_running(e)
+    filter_running(e)
     running = e.slots.running
     if running == 0:
         return
@@ -283,37 +287,41 @@ def _mix_decodes(e):
 # ---------------------------------------------------------------- decode
 
 
-@jit
-def _filter_running(e):
+@inline
+def filter_running(e):
     """Sequences that ended leave the list."""
-    slot = e.slots.head
-    while slot != NO_SLOT:
-        following = e.slots.rec[slot, NEXT]
-        if e.slots.rec[slot, PHASE] == ENDED:
-            run_remove(e.slots, slot)
-            close_slot(e, slot)
-        slot = following
+    for i in range(e.num_leavers):
+        run_remove(e.slots, e.leavers[i])
+        close_slot(e, e.leavers[i])
+    e.num_leavers = 0
 
 
 @inline
 def _decode(e):
+    if prepare_decode(e):
+        _plan_decodes(e)
+
+
+@inline
+def prepare_decode(e):
+    """Filter, make sure of memory (retracting if need be), and reserve. False when nothing is left to run."""
     before = e.slots.running
     if before == 0:
-        return
-    _filter_running(e)
+        return False
+    filter_running(e)
     if e.slots.running == 0:
         e.batch_is_full = False
-        return
-    if not make_room(e, _new_blocks(e) * e.rules.block_tokens):
-        retract(e)
-    else:
+        return False
+    if make_room(e, _new_blocks(e) * e.rules.block_tokens):
         e.ratio = max(e.ratio - e.rules.ratio_decay, e.rules.ratio_min)
+    else:
+        retract(e)
     if e.slots.running < before:
         e.batch_is_full = False
     if e.slots.running == 0:
-        return
+        return False
     make_room(e, e.slots.running * e.rules.block_tokens)
-    _plan_decodes(e)
+    return True
 
 
 @inline
@@ -337,6 +345,13 @@ def _plan_decodes(e):
 @inline
 def _new_blocks(e):
     """Running sequences whose next token opens a block."""
+    if e.calendar.active:
+        return e.calendar.counts[bucket_at(e.calendar, e.rules.block_tokens, 0)]
+    return _count_new_blocks(e)
+
+
+@jit
+def _count_new_blocks(e):
     rec, bt = e.slots.rec, e.rules.block_tokens
     count = 0
     slot = e.slots.head
@@ -353,10 +368,11 @@ def retract(e):
 
     The running list is left in order of that key, most outputs first. If the last one does not fit, it fails.
     """
-    _sort_running(e)
     bt = e.rules.block_tokens
+    _leave_calendar(e)
+    _sort_running(e)
     first = True
-    while first or not make_room(e, _new_blocks(e) * bt):
+    while first or not make_room(e, _count_new_blocks(e) * bt):
         if e.slots.running == 1:
             break
         first = False
@@ -366,7 +382,7 @@ def retract(e):
         suspend(e, slot)
         make_room(e, e.slots.running * e.rules.retract_steps)
         queue_back(e, seq)
-    if e.slots.running == 1 and not make_room(e, _new_blocks(e) * bt):
+    if e.slots.running == 1 and not make_room(e, _count_new_blocks(e) * bt):
         slot = e.slots.head
         run_remove(e.slots, slot)
         end(e, slot, FAILED)
@@ -377,7 +393,26 @@ def retract(e):
         decoded += e.slots.rec[slot, GENERATED]
         declared += e.seqs.max_tokens[e.slots.rec[slot, SEQ]]
         slot = e.slots.rec[slot, NEXT]
+    _enter_calendar(e)
     e.ratio = min(1.0, (decoded + e.rules.retract_steps * e.slots.running) / (declared + 1))
+
+
+@inline
+def _leave_calendar(e):
+    """Retraction looks at everyone and reorders the list: the calendar is emptied and filled again."""
+    slot = e.slots.head
+    while e.calendar.active and slot != NO_SLOT:
+        leave(e.calendar, e.slots.rec, slot, e.rules.block_tokens)
+        slot = e.slots.rec[slot, NEXT]
+
+
+@inline
+def _enter_calendar(e):
+    e.calendar.num_groups = 0
+    slot = e.slots.head
+    while e.calendar.active and slot != NO_SLOT:
+        join(e.calendar, e.slots.rec, slot, e.rules.block_tokens)
+        slot = e.slots.rec[slot, NEXT]
 
 
 @inline
@@ -439,6 +474,9 @@ def commit(e):
 @jit
 def finish(e, slot):
     """A finished sequence enters the tree whole; its slot leaves the lists later."""
+    if e.batch_size == 0:  # a decode step: it is in the running list (a prefill batch is filtered when it merges)
+        e.leavers[e.num_leavers] = slot
+        e.num_leavers += 1
     kv.publish_finished(e, slot)
     end(e, slot, CANCELLED if e.seqs.flagged[e.slots.rec[slot, SEQ]] == 1 else FINISHED)
 
@@ -450,5 +488,11 @@ def cancel(e, seq):
     if slot == NO_SLOT:
         drop_waiting(e, seq, CANCELLED)
     else:
+        rec, bt = e.slots.rec, e.rules.block_tokens
+        in_calendar = rec[slot, SINCE] >= 0
+        if in_calendar:
+            leave(e.calendar, rec, slot, bt)
         e.seqs.flagged[seq] = 1
-        e.slots.rec[slot, FINAL] = e.slots.rec[slot, GENERATED] + 1
+        rec[slot, FINAL] = rec[slot, GENERATED] + 1
+        if in_calendar:
+            join(e.calendar, rec, slot, bt)

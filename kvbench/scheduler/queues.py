@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.jit import inline, jit
-from .state import (
+from .state_columns import (
     COMPUTED,
     FINAL,
     FREE_SLOT,
@@ -19,6 +19,7 @@ from .state import (
     PREV,
     ROW,
     SEQ,
+    SINCE,
 )
 
 # ---------------------------------------------------------------- waiting list
@@ -103,7 +104,6 @@ def open_slot(e, seq):
     slots, q = e.slots, e.seqs
     slots.num_free -= 1
     slot = slots.free[slots.num_free]
-    slots.admissions += 1
     slots.holders += 1
     rec = slots.rec
     rec[slot, SEQ] = seq
@@ -113,7 +113,7 @@ def open_slot(e, seq):
     rec[slot, COMPUTED] = 0
     rec[slot, PHASE] = IN_PREFILL
     rec[slot, LAST_TOKEN] = q.last_token[seq]
-    rec[slot, ORDER] = slots.admissions
+    rec[slot, SINCE] = -1
     rec[slot, ROW] = -1
     q.slot[seq] = slot
     return slot
@@ -139,6 +139,8 @@ def run_append(slots, slot):
         rec[slots.tail, NEXT] = slot
     slots.tail = slot
     slots.running += 1
+    slots.appended += 1
+    rec[slot, ORDER] = slots.appended
 
 
 @jit

@@ -9,101 +9,14 @@ Everything is an array or a scalar: the jitted verbs of this room change it in p
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..core.jit import inline, struct
 from ..costs.tables import CostTables
 from ..memory.pool import BlockPool
 from ..prefix.block_hash import HashMap
 from ..prefix.keys import BlockKeys
 from ..prefix.radix import RadixTree
-
-# States of a sequence, complete: a terminal one holds no block and no operation.
-(
-    ARRIVED,
-    TOKENIZING,
-    ROUTED,
-    WAITING,
-    FETCHING,
-    BOOTSTRAPPING,
-    PREALLOCATED,
-    PREFILLING,
-    SENDING,
-    TRANSFERRING,
-    DECODING,
-    PREEMPTED,
-    DRAINING,
-    FINISHED,
-    CANCELLED,
-    TIMED_OUT,
-    FAILED,
-    REFUSED,
-) = (np.int64(i) for i in range(18))  # not int: Numba compiles a callee anew for each literal it is given
-NUM_STATES = 18
-STATE_NAMES = (
-    "arrived tokenizing routed waiting fetching bootstrapping preallocated prefilling sending transferring "
-    "decoding preempted draining finished cancelled timed_out failed refused"
-).split()
-FIRST_TERMINAL = FINISHED
-
-_END = (CANCELLED, TIMED_OUT, FAILED)
-TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
-    ARRIVED: (TOKENIZING, REFUSED, *_END),
-    TOKENIZING: (ROUTED, WAITING, REFUSED, *_END),
-    ROUTED: (WAITING, BOOTSTRAPPING, *_END),
-    WAITING: (FETCHING, PREFILLING, DECODING, BOOTSTRAPPING, PREALLOCATED, *_END),
-    FETCHING: (WAITING, PREFILLING, *_END),
-    BOOTSTRAPPING: (WAITING, PREALLOCATED, *_END),
-    PREALLOCATED: (TRANSFERRING, *_END),
-    PREFILLING: (DECODING, SENDING, PREEMPTED, DRAINING, FINISHED, *_END),
-    SENDING: (DRAINING, FINISHED, *_END),
-    TRANSFERRING: (WAITING, DECODING, DRAINING, *_END),
-    DECODING: (PREEMPTED, DRAINING, FINISHED, *_END),
-    PREEMPTED: (WAITING, PREFILLING, DECODING, *_END),
-    DRAINING: (FINISHED, *_END),
-}
-"""From each state, where a sequence may go. Terminal states are absent: nothing follows them."""
-
-# Columns of a slot record (two cache lines).
-(
-    SEQ,
-    COMPUTED,
-    KNOWN,
-    GENERATED,
-    FINAL,
-    BLOCKS,
-    PUBLISHED,
-    CHAIN,
-    NODE,
-    PHASE,
-    NEXT,
-    PREV,
-    LAST_TOKEN,
-    ORDER,
-    SINCE,
-    ROW,
-) = range(16)
-# COMPUTED   tokens whose KV is written. KNOWN: prompt + generated. FINAL: output tokens at which it ends
-# BLOCKS     entries of its block table. PUBLISHED: of these, visible in the prefix cache
-# CHAIN      hash of the last published block (hash cache). NODE: locked node (radix)
-# NEXT, PREV the running list, in the scheduler's order; NO_SLOT at the ends
-# LAST_TOKEN ns at which the last token came out (-1: none yet). ORDER: number of its admission
-# SINCE      calendar path: decode step at which COMPUTED, KNOWN and GENERATED were true
-# ROW        its row in the plan of this step
-
-# PHASE of a slot
-FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED = range(4)
-NO_SLOT = np.int64(-1)
-NO_SEQ = np.int64(-1)
-
-# Columns of a plan row.
-PLAN_SLOT, PLAN_START, PLAN_TOKENS, PLAN_BLOCKS_BEFORE = range(4)
-
-RADIX, HASHED, UNCACHED = range(3)
-CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
-
-# Why the loop cannot go on (Engine.fault); the Python side words them.
-NO_FAULT, BAD_TRANSITION, STUCK = range(3)
+from .calendar import Calendar
+from .state_columns import BAD_TRANSITION
 
 
 @struct
@@ -154,6 +67,7 @@ class Slots:
     """rec: (num_slots, 16) records. table: (num_slots, max_blocks) block ids. free: stack of slots.
 
     head, tail, running   the running list and its length. holders: slots that hold memory
+    appended              entries into the running list so far
     """
 
     rec: "i8[:,::1]"
@@ -164,7 +78,7 @@ class Slots:
     tail: "i8"
     running: "i8"
     holders: "i8"
-    admissions: "i8"
+    appended: "i8"
 
 
 @struct
@@ -222,11 +136,13 @@ class Engine:
     chunk          prefill-first: the slot that is in the middle of its prefill
     short_of_memory   a batch did not get all its blocks (cannot happen: checked at the end of a run)
     budget         prefill-first: see prefill_first.REM_*
-    blocked_need   blocks that the head of the queue lacked when it was refused last
+    blocked_seq, blocked_need   token-budget: the head of the queue that found no memory, and what it needed
+    leavers        (slots,) prefill-first: slots in the running list that have ended; num_leavers of them
     victims        (slots,) sequences preempted in this step, in order
     ended          (sequences,) sequences that ended and whose successors have not been told yet
     events         (capacity, 4) a heap of (time, kind, number, sequence); num_events of them
     arrive_order, next_arrival   sequences that arrive by themselves, in order, and how many have
+    next_ns        time of the first event
     held           (sequences,) sent by nobody yet: the client's queue behind the concurrency cap
     refuse, capacity_tokens   refuse at arrival what could never run: more than this many tokens
     query, resources    of the cost tables
@@ -243,6 +159,7 @@ class Engine:
     tree: "RadixTree"
     hashes: "HashMap"
     block_keys: "BlockKeys"
+    calendar: "Calendar"
     costs: "CostTables"
     journal: "Journal"
     plan: "i8[:,::1]"
@@ -257,7 +174,10 @@ class Engine:
     short_of_memory: "b1"
     ratio: "f8"
     budget: "f8[::1]"
+    blocked_seq: "i8"
     blocked_need: "i8"
+    leavers: "i8[::1]"
+    num_leavers: "i8"
     victims: "i8[::1]"
     num_victims: "i8"
     ended: "i8[::1]"
@@ -267,6 +187,8 @@ class Engine:
     event_number: "i8"
     arrive_order: "i8[::1]"
     next_arrival: "i8"
+    next_ns: "i8"
+    record_steps: "b1"
     held: "i8[::1]"
     held_head: "i8"
     held_tail: "i8"

@@ -11,9 +11,11 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit
 from . import kv
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, note_gap
+from .calendar import note_gap
+from .lifecycle import admit, begin_decode, count_token, drop_waiting, end
 from .queues import close_slot, peek_slot, queue_remove, run_append, run_remove
-from .state import (
+from .state import set_state
+from .state_columns import (
     CANCELLED,
     COMPUTED,
     DRAINING,
@@ -30,7 +32,6 @@ from .state import (
     PLAN_SLOT,
     PLAN_TOKENS,
     SEQ,
-    set_state,
 )
 from .token_budget import add_row
 

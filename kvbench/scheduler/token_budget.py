@@ -14,9 +14,10 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit
 from . import kv
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, note_gap, preempt
+from .calendar import note_gap
+from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, preempt
 from .queues import close_slot, more_urgent, peek_slot, queue_remove, run_append, run_remove
-from .state import (
+from .state_columns import (
     BLOCKS,
     CANCELLED,
     COMPUTED,
@@ -48,7 +49,7 @@ def schedule(e):
         threshold = 0
     budget = _schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
-        _schedule_waiting(e, budget, threshold)
+        schedule_waiting(e, budget, threshold)
     _drop_empty_rows(e)
 
 
@@ -117,7 +118,7 @@ def _victim(e):
 
 
 @inline
-def _schedule_waiting(e, budget, threshold):
+def schedule_waiting(e, budget, threshold):
     while budget > 0 and e.queue_head != NO_SEQ and e.slots.running < e.rules.max_num_seqs:
         seq = e.queue_head
         slot, tokens = try_admit(e, seq, budget, threshold)
@@ -148,7 +149,8 @@ def try_admit(e, seq, budget, threshold):
     need = (end_ + rules.block_tokens - 1) // rules.block_tokens - hits + tied
     headroom = rules.watermark_blocks if e.slots.running > 0 else 0
     if need + headroom > kv.available(e):
-        e.blocked_need = need + headroom
+        e.blocked_seq, e.blocked_need = seq, need + headroom
+        kv.watch_first_miss(e, seq, hits, link)
         return NO_SLOT, 0
     queue_remove(e, seq)
     admit(e, seq, hits, link)

@@ -6,8 +6,10 @@ nanoseconds are rounded half up, once per chunk and resource.
 
 import math
 from bisect import bisect_right
+from functools import cache
 
 
+@cache
 def points(bits, count):
     """The first `count` points of an axis of 2**bits parts per octave."""
     parts = 2**bits

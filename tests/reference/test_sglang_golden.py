@@ -1,10 +1,8 @@
 """Replays every sglang_* recording of the real engine through the oracle and compares every recorded field."""
 
-import json
-import os
-from pathlib import Path
-
 import pytest
+
+from tests.recordings import read_recording, recording_params
 
 from .radix import RadixTree
 from .sglang_admission import (
@@ -17,32 +15,7 @@ from .sglang_admission import (
 from .sglang_memory import Request, RequestMemory, TokenContent
 from .sglang_scheduler import SglangScheduler
 
-REPO_ROOT = Path(__file__).resolve().parents[2]
 INTEGRITY_EVERY = 25  # steps
-
-
-def golden_directory():
-    """KVBENCH_GOLDEN, else tests/golden, else ../shared/golden; None if no recording is there."""
-    named = os.environ.get("KVBENCH_GOLDEN")
-    candidates = [Path(named)] if named else [REPO_ROOT / "tests/golden", REPO_ROOT.parent / "shared/golden"]
-    return next((path for path in candidates if any(path.glob("sglang_*.jsonl"))), None)
-
-
-GOLDEN = golden_directory()
-
-
-def golden_params(kind):
-    paths = sorted(GOLDEN.glob(f"sglang_{kind}_*.jsonl")) if GOLDEN else []
-    if paths:
-        return [pytest.param(path, id=path.stem) for path in paths]
-    why = f"no sglang_{kind}_*.jsonl: set KVBENCH_GOLDEN to the directory of recordings"
-    return [pytest.param(None, id="no-recordings", marks=pytest.mark.skip(reason=why))]
-
-
-def read_recording(path):
-    """(header, steps, last line) of a recording."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return lines[0], lines[1:-1], lines[-1]
 
 
 def check_fields(path, step, expected, got):
@@ -140,7 +113,7 @@ class RadixReplay:
         return {"evicted": sum(map(len, evicted)) * self.page_size, "segs": segs}
 
 
-@pytest.mark.parametrize("path", golden_params("radix"))
+@pytest.mark.parametrize("path", recording_params("sglang_radix_*"))
 def test_radix_stream(path):
     header, steps, last = read_recording(path)
     replay = RadixReplay(header["params"])
@@ -251,7 +224,7 @@ class SchedulerReplay:
         return {"summary": rows, "steps": num_steps, "totals": self.totals}
 
 
-@pytest.mark.parametrize("path", golden_params("sched"))
+@pytest.mark.parametrize("path", recording_params("sglang_sched_*"))
 def test_scheduler_stream(path):
     header, steps, last = read_recording(path)
     replay = SchedulerReplay(header)
@@ -375,7 +348,7 @@ class RequestLevelReplay:
         return {"num_evicted": self.memory.evict(op["n"])}
 
 
-@pytest.mark.parametrize("path", golden_params("reqlevel"))
+@pytest.mark.parametrize("path", recording_params("sglang_reqlevel_*"))
 def test_request_level_stream(path):
     header, steps, last = read_recording(path)
     replay = RequestLevelReplay(header["params"])
@@ -489,7 +462,7 @@ class PolicyReplay:
         }
 
 
-@pytest.mark.parametrize("path", golden_params("policy"))
+@pytest.mark.parametrize("path", recording_params("sglang_policy_*"))
 def test_policy_stream(path):
     header, steps, last = read_recording(path)
     replay = PolicyReplay(header["params"])

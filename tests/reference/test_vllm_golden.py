@@ -1,40 +1,18 @@
-"""Replays recordings of the real vLLM through the oracle; every recorded field must be equal at every step.
+"""Replays recordings of the real vLLM through the oracle; every recorded field must be equal at every step."""
 
-Recordings are looked for in $KVBENCH_GOLDEN, else tests/golden, else ../shared/golden beside the repository.
-"""
-
-import json
-import os
 from collections import Counter
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
+
+from tests.recordings import chosen_recordings, read_recording, recording_params
 
 from .block_hash import BlockPool, BlockTables, IntegrityError, TokenSequence
 from .vllm_scheduler import VLLM_0_19, VLLM_0_33, SchedulerConfig, VllmScheduler, new_request
 
-REPO = Path(__file__).resolve().parents[2]
 RULES = {"0.19.0": VLLM_0_19, "0.33.0": VLLM_0_33}
 # The recorder left the free queue out of the files of larger pools.
 MAX_BLOCKS_WITH_FREE_QUEUE = 96
-
-
-def golden_directories():
-    if "KVBENCH_GOLDEN" in os.environ:
-        return [Path(os.environ["KVBENCH_GOLDEN"])]
-    return [REPO / "tests" / "golden", REPO.parent / "shared" / "golden"]
-
-
-def golden_files(pattern):
-    """The files of the first directory that has any; else one parameter that skips and says where it looked."""
-    for directory in golden_directories():
-        paths = sorted(directory.glob(pattern))
-        if paths:
-            return [pytest.param(path, id=path.stem) for path in paths]
-    looked_in = ", ".join(map(str, golden_directories()))
-    mark = pytest.mark.skip(reason=f"no {pattern} in {looked_in}; set KVBENCH_GOLDEN to the recordings")
-    return [pytest.param(None, id="no-recordings", marks=mark)]
 
 
 class Mismatch(AssertionError):
@@ -59,8 +37,8 @@ class Comparison:
 
 
 def load(path):
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return lines[0], lines[1:-1], lines[-1]["summary"]
+    header, steps, last = read_recording(path)
+    return header, steps, last["summary"]
 
 
 def token_blocks(tokens, block_size):
@@ -160,7 +138,7 @@ class SchedulerReplay:
         }
 
 
-@pytest.mark.parametrize("path", golden_files("vllm_sched_*.jsonl"))
+@pytest.mark.parametrize("path", recording_params("vllm_sched_*"))
 def test_scheduler_equals_recording(path):
     SchedulerReplay(path).run()
 
@@ -238,7 +216,7 @@ class TablesReplay:
         return {"ok": self.pool.reset()}
 
 
-@pytest.mark.parametrize("path", golden_files("vllm_kvmgr_*.jsonl"))
+@pytest.mark.parametrize("path", recording_params("vllm_kvmgr_*"))
 def test_tables_equal_recording(path):
     TablesReplay(path).run()
 
@@ -253,10 +231,7 @@ RULES_NOT_RECORDED = {"lone_request_ignores_threshold", "has_watermark"}
 @pytest.mark.parametrize("version", RULES)
 @pytest.mark.parametrize("rule", sorted({f.name for f in fields(VLLM_0_19)} - RULES_NOT_RECORDED))
 def test_recordings_notice_a_flipped_rule(rule, version):
-    paths = [param.values[0] for param in golden_files("vllm_sched_*.jsonl") if param.values[0]]
-    paths = [path for path in paths if load(path)[0]["version"] == version]
-    if not paths:
-        pytest.skip(f"no vllm_sched recording of {version}")
+    paths = [p for p in chosen_recordings("vllm_sched_*") if load(p)[0]["version"] == version]
     flipped = replace(RULES[version], **{rule: not getattr(RULES[version], rule)})
     for path in paths:
         try:

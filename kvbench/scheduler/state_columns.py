@@ -1,0 +1,92 @@
+"""Names of what the state's arrays hold: states of a sequence, columns of records, kinds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# States of a sequence, complete: a terminal one holds no block and no operation.
+(
+    ARRIVED,
+    TOKENIZING,
+    ROUTED,
+    WAITING,
+    FETCHING,
+    BOOTSTRAPPING,
+    PREALLOCATED,
+    PREFILLING,
+    SENDING,
+    TRANSFERRING,
+    DECODING,
+    PREEMPTED,
+    DRAINING,
+    FINISHED,
+    CANCELLED,
+    TIMED_OUT,
+    FAILED,
+    REFUSED,
+) = (np.int64(i) for i in range(18))  # not int: Numba compiles a callee anew for each literal it is given
+NUM_STATES = 18
+STATE_NAMES = (
+    "arrived tokenizing routed waiting fetching bootstrapping preallocated prefilling sending transferring "
+    "decoding preempted draining finished cancelled timed_out failed refused"
+).split()
+FIRST_TERMINAL = FINISHED
+
+_END = (CANCELLED, TIMED_OUT, FAILED)
+TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
+    ARRIVED: (TOKENIZING, REFUSED, *_END),
+    TOKENIZING: (ROUTED, WAITING, REFUSED, *_END),
+    ROUTED: (WAITING, BOOTSTRAPPING, *_END),
+    WAITING: (FETCHING, PREFILLING, DECODING, BOOTSTRAPPING, PREALLOCATED, *_END),
+    FETCHING: (WAITING, PREFILLING, *_END),
+    BOOTSTRAPPING: (WAITING, PREALLOCATED, *_END),
+    PREALLOCATED: (TRANSFERRING, *_END),
+    PREFILLING: (DECODING, SENDING, PREEMPTED, DRAINING, FINISHED, *_END),
+    SENDING: (DRAINING, FINISHED, *_END),
+    TRANSFERRING: (WAITING, DECODING, DRAINING, *_END),
+    DECODING: (PREEMPTED, DRAINING, FINISHED, *_END),
+    PREEMPTED: (WAITING, PREFILLING, DECODING, *_END),
+    DRAINING: (FINISHED, *_END),
+}
+"""From each state, where a sequence may go. Terminal states are absent: nothing follows them."""
+
+# Columns of a slot record (two cache lines).
+(
+    SEQ,
+    COMPUTED,
+    KNOWN,
+    GENERATED,
+    FINAL,
+    BLOCKS,
+    PUBLISHED,
+    CHAIN,
+    NODE,
+    PHASE,
+    NEXT,
+    PREV,
+    LAST_TOKEN,
+    ORDER,
+    SINCE,
+    ROW,
+) = range(16)
+# COMPUTED   tokens whose KV is written. KNOWN: prompt + generated. FINAL: output tokens at which it ends
+# BLOCKS     entries of its block table. PUBLISHED: of these, visible in the prefix cache
+# CHAIN      hash of the last published block (hash cache). NODE: locked node (radix)
+# NEXT, PREV the running list, in the scheduler's order; NO_SLOT at the ends
+# LAST_TOKEN ns at which the last token came out (-1: none yet). ORDER: number of its entry into the running list
+# SINCE      calendar: decode step at which COMPUTED, KNOWN and GENERATED were true; -1 = they are true
+# ROW        its row in the plan of this step
+
+# PHASE of a slot
+FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED = range(4)
+NO_SLOT = np.int64(-1)
+NO_SEQ = np.int64(-1)
+
+# Columns of a plan row.
+PLAN_SLOT, PLAN_START, PLAN_TOKENS, PLAN_BLOCKS_BEFORE = range(4)
+
+RADIX, HASHED, UNCACHED = range(3)
+CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
+
+# Why the loop cannot go on (Engine.fault); the Python side words them.
+NO_FAULT, BAD_TRANSITION, STUCK = range(3)

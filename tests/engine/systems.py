@@ -1,0 +1,77 @@
+"""Settings of small engines, drawn by hypothesis: presets with little memory, few places and short steps."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from kvbench.engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+
+BLOCK_TOKENS = (1, 3, 16)
+EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
+
+
+@st.composite
+def clients(draw: st.DrawFn) -> dict[str, int | bool]:
+    """Tokenising, detokenising and the cap on what is in flight."""
+    concurrency = draw(st.sampled_from([0, 0, 1, 3]))
+    return {
+        "tokenize_ns_per_token": draw(st.sampled_from([0, 0, 130])),
+        "detokenize_ns": draw(st.sampled_from([0, 700])),
+        "concurrency": concurrency,
+        "closed_loop": concurrency > 0 and draw(st.booleans()),
+    }
+
+
+def _blocks(draw: st.DrawFn, block_tokens: int) -> int:
+    """From a single request to all of them."""
+    return -(-draw(st.integers(60, 400)) // block_tokens) + 2
+
+
+@st.composite
+def vllm(draw: st.DrawFn, version: str, fast: bool = False) -> EngineSettings:
+    """The rules of vLLM 0.19 or 0.33, with block hash or without."""
+    old = version == "0.19"
+    block_tokens = draw(st.sampled_from(BLOCK_TOKENS))
+    rules = SchedulerRules(
+        discipline=TOKEN_BUDGET,
+        policy=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
+        max_num_seqs=draw(st.sampled_from([1, 3, 8, 64])),
+        max_num_batched_tokens=draw(st.sampled_from([7, 32, 64, 256])),
+        enable_chunked_prefill=draw(st.sampled_from([True, True, True, False])),
+        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 10])),
+        long_prefill_threshold_when_alone=old,
+        reserve_full_isl=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
+        self_preemption_ends_step=old,
+    )
+    cache = CacheRules(
+        kind=draw(st.sampled_from(["hash", "hash", "none"])),
+        num_blocks=_blocks(draw, block_tokens),
+        free_order="tail" if old else "unhashed-first",
+    )
+    return EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))
+
+
+@st.composite
+def sglang(draw: st.DrawFn, fast: bool = False, policies: tuple[str, ...] = ("fcfs", "lof", "priority")) -> EngineSettings:
+    """The rules of SGLang 0.5.12, with the radix tree or without."""
+    block_tokens = draw(st.sampled_from(BLOCK_TOKENS))
+    rules = SchedulerRules(
+        discipline=PREFILL_FIRST,
+        policy=draw(st.sampled_from(policies)),
+        max_running_requests=draw(st.sampled_from([1, 3, 8, 64])),
+        max_prefill_tokens=draw(st.sampled_from([20, 100, 16384])),
+        chunked_prefill_size=draw(st.sampled_from([0, 16, 24, 64])),
+        enable_mixed_chunk=draw(st.booleans()),
+        schedule_conservativeness=draw(st.sampled_from([0.1, 0.3, 1.0])),
+        new_token_ratio_decay_steps=draw(st.sampled_from([3, 600])),
+        clip_max_new_tokens=draw(st.sampled_from([2, 4096])),
+        retract_decode_steps=draw(st.sampled_from([1, 20])),
+    )
+    cache = CacheRules(
+        kind=draw(st.sampled_from(["radix", "radix", "none"])),
+        num_blocks=_blocks(draw, block_tokens),
+        eviction=draw(st.sampled_from(EVICTIONS)),
+        free_order="auto",
+    )
+    return EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))

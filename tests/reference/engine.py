@@ -1,0 +1,328 @@
+"""An engine on a virtual clock in plain Python: schedule, price, commit, around a reference scheduler.
+
+Lives here: time. Arrivals (free ones and those of sessions), tokenising, the client's cap on what is in flight,
+cancels, refusals, and what a journal keeps of each sequence. Does not belong: who runs (vllm_scheduler,
+sglang_scheduler), what a step costs (cost).
+
+Times are ints of nanoseconds. An event that falls into a step is seen at its end. At one instant arrivals come before
+tokenised sequences, these before cancels; then the order in which the events came to be known.
+"""
+
+import heapq
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from .cost import Step
+from .timed import Sequence
+
+ARRIVAL, READY, CANCEL = 0, 1, 5
+NUM_EMPTY_PLANS = 4  # more of them in a row, and nothing will come of it at this instant
+
+
+@dataclass
+class Ask:
+    """One request. prompt: runs of tokens (stream, start, length), explicit ids being (0, id, 1).
+
+    output   runs of what the first sample generates; the k-th one's stream is k higher, explicit ids are the same
+    after    index of the request whose end it waits for
+    """
+
+    prompt: list
+    output: list
+    arrival_ns: int = 0
+    output_tokens: int = 1
+    max_tokens: int = 1
+    samples: int = 1
+    after: int | None = None
+    think_ns: int = 0
+    namespace: int = 0
+    priority: int = 0
+    cancel_ns: int | None = None
+
+    @property
+    def num_prompt(self):
+        return sum(length for _, _, length in self.prompt)
+
+
+@dataclass(frozen=True)
+class Options:
+    """capacity_tokens: a request that may need more is refused."""
+
+    num_blocks: int
+    capacity_tokens: int
+    max_model_len: int
+    tokenize_ns_per_token: int = 0
+    detokenize_ns: int = 0
+    concurrency: int = 0
+    closed_loop: bool = False
+
+
+@dataclass(eq=False)
+class Row(Sequence):
+    """A sequence and its journal row; None is what did not happen."""
+
+    request: int = 0
+    state: str = "arrived"  # tokenizing, in engine, then one of the ends
+    is_cancelled: bool = False
+    ready_ns: int | None = None  # when it will be tokenised
+    queued_ns: int | None = None
+    scheduled_ns: int | None = None
+    first_token_ns: int | None = None
+    last_token_ns: int | None = None
+    finish_ns: int | None = None
+    num_generated: int = 0
+    cached_tokens: int = 0
+    recomputed_tokens: int = 0
+    num_preemptions: int = 0
+    lost_tokens: int = 0
+
+
+@dataclass
+class Totals:
+    """Counters of a run; the *_us are weighted by the microseconds of each step."""
+
+    num_steps: int = 0
+    decode_steps: int = 0
+    prefill_steps: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    matched_tokens: int = 0
+    admitted_prompt_tokens: int = 0
+    recomputed_tokens: int = 0
+    preemptions: int = 0
+    evicted_blocks: int = 0
+    used_blocks_peak: int = 0
+    used_us: int = 0
+    waste_us: int = 0
+    busy_us: int = 0
+    busy_ns: int = 0
+
+
+@dataclass
+class TimedEngine:
+    """scheduler: see timed. tables: fields of the cost tables as lists."""
+
+    asks: list
+    scheduler: object
+    tables: dict
+    options: Options
+    keeps_steps: bool = False
+    now: int = 0
+    gaps: Counter = field(default_factory=Counter)
+    steps: list = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+
+    def __post_init__(self):
+        self.rows = []
+        self._rows_of = [[self._new_row(r, ask, k) for k in range(ask.samples)] for r, ask in enumerate(self.asks)]
+        self._num_pending = [ask.samples for ask in self.asks]
+        self._successors = [[] for _ in self.asks]
+        self._events, self._num_events = [], 0
+        self._held = deque()
+        self._num_in_flight = 0
+        self._ended = []
+        self._decoding = set()
+        for request, ask in enumerate(self.asks):
+            if ask.after is None:
+                for row in self._rows_of[request]:
+                    self._push(ask.arrival_ns, ARRIVAL, row)
+            else:
+                self._successors[ask.after].append(request)
+
+    def _new_row(self, request, ask, sample):
+        room = max(self.options.max_model_len - ask.num_prompt, 0)
+        output = [(stream + sample if stream else 0, start, length) for stream, start, length in ask.output]
+        row = Row(
+            number=len(self.rows),
+            runs=ask.prompt + output,
+            num_prompt=ask.num_prompt,
+            num_output=min(ask.output_tokens, ask.max_tokens, room),
+            max_tokens=ask.max_tokens,
+            namespace=ask.namespace,
+            priority=ask.priority,
+            arrival_ns=ask.arrival_ns,
+            request=request,
+        )
+        self.rows.append(row)
+        return row
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def run(self):
+        num_empty = 0
+        while True:
+            self._deliver()
+            if self.scheduler.is_idle:
+                self.scheduler.go_idle()
+                if not self._events:
+                    return self
+                self.now = max(self.now, self._events[0][0])
+            elif self._step():
+                num_empty = 0
+            else:
+                num_empty += 1
+                if num_empty > NUM_EMPTY_PLANS:
+                    self._unstick()
+                    num_empty = 0
+
+    def _unstick(self):
+        if self._events:
+            self.now = max(self.now, self._events[0][0])
+        else:
+            self._end(self.rows[self.scheduler.drop_head()], "failed")
+            self._settle()
+
+    def _step(self):
+        plan = self.scheduler.schedule()
+        self._note_preempted(plan)
+        if not plan.rows:
+            return False
+        self._note_admitted(plan)
+        chunks = [(n, start) for number, start, n in plan.rows if number not in self._decoding]
+        contexts = [start + 1 for number, start, _ in plan.rows if number in self._decoding]
+        duration = sum(Step(self.tables, chunks, len(contexts), sum(contexts)).resources())
+        self._account(plan, duration, len(contexts), chunks)
+        self.now += duration
+        self._commit()
+        return True
+
+    def _commit(self):
+        emitted, finished = self.scheduler.commit()
+        for number in emitted:
+            row = self.rows[number]
+            row.num_generated += 1
+            if row.last_token_ns is None:
+                row.first_token_ns = self.now + self.options.detokenize_ns
+            else:
+                self.gaps[self.now - row.last_token_ns] += 1
+            row.last_token_ns = self.now
+            self._decoding.add(number)
+        for number in finished:
+            self._end(self.rows[number], "cancelled" if self.rows[number].is_cancelled else "finished")
+        self._settle()
+
+    def _note_preempted(self, plan):
+        for number, lost in plan.preempted.items():
+            self.rows[number].lost_tokens = lost
+            self.rows[number].num_preemptions += 1
+            self.totals.preemptions += 1
+            self._decoding.discard(number)
+        for number in plan.failed:
+            self._end(self.rows[number], "failed")
+
+    def _note_admitted(self, plan):
+        for number, matched in plan.admitted.items():
+            row = self.rows[number]
+            if row.scheduled_ns is None:
+                row.scheduled_ns = self.now
+                row.cached_tokens = matched
+                self.totals.matched_tokens += matched
+                self.totals.admitted_prompt_tokens += row.num_prompt
+            else:
+                again = max(row.lost_tokens - matched, 0)
+                row.recomputed_tokens += again
+                self.totals.recomputed_tokens += again
+
+    def _account(self, plan, duration, num_decodes, chunks):
+        total, scheduler = self.totals, self.scheduler
+        used, waste = scheduler.used_blocks, scheduler.wasted_tokens
+        micros = (self.now + duration) // 1000 - self.now // 1000
+        num_prefill_tokens = sum(new for new, _ in chunks)
+        total.num_steps += 1
+        total.decode_steps += num_decodes > 0
+        total.prefill_steps += len(chunks) > 0
+        total.prefill_tokens += num_prefill_tokens
+        total.decode_tokens += num_decodes
+        total.evicted_blocks += plan.num_evicted
+        total.used_blocks_peak = max(total.used_blocks_peak, used)
+        total.used_us += used * micros
+        total.waste_us += waste * micros
+        total.busy_us += micros
+        total.busy_ns += duration
+        if self.keeps_steps:
+            work = [self.now, duration, num_decodes, len(chunks), num_prefill_tokens]
+            queues = [scheduler.num_running, scheduler.num_waiting]
+            memory = [used, scheduler.cached_blocks, waste, len(plan.preempted), plan.num_evicted]
+            self.steps.append(work + queues + memory)
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _push(self, time_ns, kind, row):
+        heapq.heappush(self._events, (time_ns, kind, self._num_events, row.number))
+        self._num_events += 1
+
+    def _deliver(self):
+        while self._events and self._events[0][0] <= self.now:
+            _, kind, _, number = heapq.heappop(self._events)
+            {ARRIVAL: self._arrive, READY: self._enqueue, CANCEL: self._cancel}[kind](self.rows[number])
+            self._settle()
+
+    def _arrive(self, row):
+        ask, options = self.asks[row.request], self.options
+        whole = row.num_prompt + row.max_tokens
+        if row.num_output < 1 or whole > options.capacity_tokens or whole > options.max_model_len:
+            row.queued_ns = row.arrival_ns
+            self._end(row, "refused", was_in_flight=False)
+            return
+        if ask.cancel_ns is not None and not options.closed_loop:
+            self._push(row.arrival_ns + ask.cancel_ns, CANCEL, row)
+        if options.concurrency and self._num_in_flight >= options.concurrency:
+            self._held.append(row)
+        else:
+            self._send(row, row.arrival_ns)
+
+    def _send(self, row, sent_ns):
+        ask = self.asks[row.request]
+        self._num_in_flight += 1
+        if self.options.closed_loop:  # the client asks when it may
+            row.arrival_ns = sent_ns = max(row.arrival_ns, self.now)
+            if ask.cancel_ns is not None:
+                self._push(sent_ns + ask.cancel_ns, CANCEL, row)
+        row.state = "tokenizing"
+        row.ready_ns = sent_ns + self.options.tokenize_ns_per_token * row.num_prompt
+        if self.options.tokenize_ns_per_token:
+            self._push(row.ready_ns, READY, row)
+        else:
+            self._enqueue(row)
+
+    def _enqueue(self, row):
+        if row.state == "tokenizing":  # else cancelled meanwhile
+            row.state = "in engine"
+            row.queued_ns = row.ready_ns
+            self.scheduler.add(row)
+
+    def _cancel(self, row):
+        if row.state == "arrived":
+            self._held.remove(row)
+            self._end(row, "cancelled", was_in_flight=False)
+        elif row.state == "tokenizing":
+            self._end(row, "cancelled")
+        elif row.state == "in engine":
+            row.is_cancelled = True
+            if self.scheduler.cancel(row.number):
+                self._end(row, "cancelled")
+
+    # -- ends -----------------------------------------------------------------------------------------------------
+
+    def _end(self, row, state, was_in_flight=True):
+        row.finish_ns = self.now + (self.options.detokenize_ns if state == "finished" else 0)
+        row.state = state
+        self._num_in_flight -= was_in_flight
+        self._decoding.discard(row.number)
+        self._ended.append(row)
+
+    def _settle(self):
+        """What ends bring about: first the turns that come after them, then the places for those held back."""
+        for row in self._ended:
+            self._num_pending[row.request] -= 1
+            if self._num_pending[row.request] == 0:
+                self._start_successors(row.request, max(s.finish_ns for s in self._rows_of[row.request]))
+        self._ended.clear()
+        while self._held and self._num_in_flight < self.options.concurrency:
+            self._send(self._held.popleft(), self.now)
+
+    def _start_successors(self, request, end_ns):
+        for successor in self._successors[request]:
+            for row in self._rows_of[successor]:
+                row.arrival_ns = end_ns + self.asks[successor].think_ns
+                self._push(row.arrival_ns, ARRIVAL, row)
