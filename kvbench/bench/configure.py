@@ -48,9 +48,7 @@ def is_path(target: str) -> bool:
     return "/" in target or target.endswith((".toml", ".json"))
 
 
-def configure(
-    target: str | None, trace: str | None = None, changes: Sequence[tuple[str, str]] = ()
-) -> Configured:
+def configure(target: str | None, trace: str | None = None, changes: Sequence[tuple[str, str]] = ()) -> Configured:
     """Read a target and lay changes over it. Without target and trace: the defaults of every key.
 
     changes   (where, "key=value") in order: ("--set", "arrivals.rate=4"), ("--model", "model=qwen3-8b")

@@ -24,9 +24,7 @@ RUN_KEYS: tuple[Key, ...] = (
     Key("device", "str", "h100", "", "a known device"),
     Key("tp", "int", 1, "devices", "tensor parallelism", low=1),
     Key("dtype", "choice", "bf16", "", "of the weights", DTYPES),
-    Key(
-        "kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES
-    ),
+    Key("kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES),
     Key("clock", "choice", "modelled", "", "modelled: step times from cost tables", ("modelled", "measured")),
     Key("seed", "int", 0, "", "of everything drawn; [seeds] overrides parts", low=0),
     Key("block_tokens", "int", 16, "tokens", "in a block of the cache", low=1, high=65536),

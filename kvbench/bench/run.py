@@ -32,6 +32,7 @@ from ..workload.build import build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
+from .notes import honest_notes
 from .system import System, build_system
 
 Progress = Callable[[int, int], None]
@@ -108,9 +109,7 @@ def _refusals(requests: Requests, journal: Journal, settings: EngineSettings) ->
         return ()
     reasons = _reasons(requests, journal.request_index[refused], settings)
     if count == refused.size:
-        raise UsageError(
-            f"all {count} sequences were refused: {reasons}; shorten them, or raise what limits them"
-        )
+        raise UsageError(f"all {count} sequences were refused: {reasons}; shorten them, or raise what limits them")
     return (f"{count} of {refused.size} sequences were refused at arrival: {reasons}",)
 
 
@@ -172,7 +171,7 @@ def _record(
         machine=cpu_name(),
         path=counters.path,
         memory=memory_lines(system),
-        notes=(*requests.notes, *costs.notes),
+        notes=(*requests.notes, *costs.notes, *honest_notes(config["cache.state"], journal)),
         complete=complete,
         summary=summarise(journal, requests, counters),
     )

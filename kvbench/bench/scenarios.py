@@ -40,6 +40,5 @@ def scenario_path(name: str) -> Path:
     if not names:
         raise UsageError(f"no scenarios in {scenario_folder()}; the installation is incomplete")
     raise UsageError(
-        f"unknown scenario {name}; the nearest is {nearest(name, names)} "
-        "(a path has a / or ends in .toml or .json)"
+        f"unknown scenario {name}; the nearest is {nearest(name, names)} (a path has a / or ends in .toml or .json)"
     )

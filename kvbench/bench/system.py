@@ -23,7 +23,6 @@ from ..scheduler.presets import automatic
 RUNNABLE: dict[str, tuple[Any, ...]] = {
     "clock": ("modelled",),
     "overlap": (False,),
-    "cache.state": ("cold",),
 }
 """Keys whose other values exist by name but cannot run in this version."""
 
@@ -120,9 +119,7 @@ def _limits(config: Config) -> EngineLimits:
     if rules["discipline"] == TOKEN_BUDGET:
         tokens, sequences = rules["max_num_batched_tokens"], rules["max_num_seqs"]
     else:
-        tokens = (
-            rules["chunked_prefill_size"] if rules["enable_chunked_prefill"] else rules["max_prefill_tokens"]
-        )
+        tokens = rules["chunked_prefill_size"] if rules["enable_chunked_prefill"] else rules["max_prefill_tokens"]
         sequences = rules["max_running_requests"]
     return EngineLimits(config["cache.memory_utilization"], tokens, sequences)
 
@@ -135,6 +132,8 @@ def _settings(config: Config, costs: CostSettings, record_steps: bool) -> Engine
             num_blocks=config["cache.blocks"],
             eviction=config["cache.eviction"],
             free_order=config["cache.free_order"],
+            state=config["cache.state"],
+            unregister_unwritten=config["cache.unregister_unwritten"],
         ),
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],

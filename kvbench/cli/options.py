@@ -31,9 +31,7 @@ def configuration_options(command: F) -> F:
     """Target, --trace, --set and the aliases; `configured` reads them."""
     options = (
         click.argument("target", required=False, metavar="[X]"),
-        click.option(
-            "--trace", metavar="FILE", help="Replay a trace: replaces arrivals, lengths, sharing of X."
-        ),
+        click.option("--trace", metavar="FILE", help="Replay a trace: replaces arrivals, lengths, sharing of X."),
         click.option("--preset", metavar="NAME", help="Rules of an engine and version."),
         click.option("--model", metavar="NAME", help="A known model or a path to its config.json."),
         click.option("--device", metavar="NAME", help="A known device."),
@@ -44,9 +42,7 @@ def configuration_options(command: F) -> F:
         click.option("--burstiness", metavar="B", help="Shape of the gamma gaps; 1 is Poisson."),
         click.option("--max-concurrency", metavar="N", help="Requests in flight at most."),
         click.option("--seed", metavar="N", help="Of everything drawn."),
-        click.option(
-            "--skip-bad-rows", is_flag=True, help="Leave wrong rows of a trace out, and count them."
-        ),
+        click.option("--skip-bad-rows", is_flag=True, help="Leave wrong rows of a trace out, and count them."),
         click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Any key (kvbench config)."),
     )
     for option in reversed(options):

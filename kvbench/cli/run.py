@@ -20,9 +20,7 @@ STDOUT = "-"
 
 @click.command()
 @configuration_options
-@click.option(
-    "-o", "--output", metavar="DIR", help="Write requests.csv, summary.csv, run.json; - prints summary.csv."
-)
+@click.option("-o", "--output", metavar="DIR", help="Write requests.csv, summary.csv, run.json; - prints summary.csv.")
 @click.option("--steps", is_flag=True, help="Write steps.csv too (with -o).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
 @click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
@@ -37,9 +35,7 @@ def run_command(**parameters: Any) -> int:
     if parameters["steps"] and output in (None, STDOUT):
         raise UsageError("--steps writes steps.csv; give a folder with -o DIR")
     if parameters["cache_only"] and output is not None:
-        raise UsageError(
-            "--cache-only prints hit rates and writes no files; leave -o out (--json for a program)"
-        )
+        raise UsageError("--cache-only prints hit rates and writes no files; leave -o out (--json for a program)")
     if parameters["target"] is None and parameters["trace"] is None:
         raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
     configuration = configured(parameters)

@@ -52,9 +52,7 @@ class Config:
 
     def replaced(self, changes: Mapping[str, Any], where: str) -> Config:
         """The same configuration with some values resolved."""
-        return Config(
-            {**self.values, **changes}, {**self.where, **dict.fromkeys(changes, where)}, self.phases
-        )
+        return Config({**self.values, **changes}, {**self.where, **dict.fromkeys(changes, where)}, self.phases)
 
     def section(self, prefix: str) -> dict[str, Any]:
         """The values below one table, without its name: section("scheduler")["policy"]."""
@@ -86,8 +84,7 @@ class KeyTree:
         if not isinstance(phases, list) or not all(isinstance(p, Mapping) for p in phases):
             raise UsageError(f"{where}: phase is a list of tables; write [[phase]]")
         checked = [
-            _flatten(phase, self.by_phase_name, f"{where}: [[phase]] {i}", folder)
-            for i, phase in enumerate(phases, 1)
+            _flatten(phase, self.by_phase_name, f"{where}: [[phase]] {i}", folder) for i, phase in enumerate(phases, 1)
         ]
         return Layer(where, values, tuple(checked))
 
@@ -118,9 +115,7 @@ class KeyTree:
         for layer in layers:
             for name, value in layer.values.items():
                 owner = self.key_of(name, layer.where).name
-                values[owner] = (
-                    value if owner == name else _with_field(values[owner], owner, name, value, layer)
-                )
+                values[owner] = value if owner == name else _with_field(values[owner], owner, name, value, layer)
                 where[owner] = layer.where
             phases = layer.phases or phases
         return Config(values, where, phases)
@@ -230,9 +225,7 @@ def _flatten(
 
 def _with_field(current: Any, owner: str, name: str, value: Any, layer: Layer) -> dict[str, Any]:
     if not isinstance(current, Mapping):
-        raise UsageError(
-            f"{layer.where}: {owner} is {_shown(current)}, not a table; {name} has nothing to change"
-        )
+        raise UsageError(f"{layer.where}: {owner} is {_shown(current)}, not a table; {name} has nothing to change")
     return {**current, name.rpartition(".")[2]: value}
 
 
@@ -252,9 +245,7 @@ def _number(key: Key, value: Any, where: str) -> int | float:
     if isinstance(value, str) and key.kind == "float" and value in ("inf", "Infinity"):
         value = math.inf  # JSON has no infinity: run.json holds the string
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise UsageError(
-            f"{where}: {key.name} is a number{' of' + unit if unit else ''}, got {_shown(value)}"
-        )
+        raise UsageError(f"{where}: {key.name} is a number{' of' + unit if unit else ''}, got {_shown(value)}")
     if key.kind == "int":
         if not math.isfinite(value) or value != int(value):
             raise UsageError(f"{where}: {key.name} is a whole number, got {_shown(value)}")

@@ -99,6 +99,22 @@ def _choose_cache() -> Path:
     return folder
 
 
+def _load_array_math_without_blas() -> None:
+    """Numba's array math looks for a BLAS by importing scipy.linalg, a quarter of a second at every start.
+
+    Nothing here multiplies matrices in jitted code; code that does has to import scipy.linalg before this.
+    """
+    if "scipy.linalg" in sys.modules:
+        return
+    sys.modules["scipy.linalg"] = None  # type: ignore[assignment]  # makes its import fail at once
+    try:
+        import numba.np.arraymath  # noqa: F401
+    finally:
+        del sys.modules["scipy.linalg"]
+
+
+_load_array_math_without_blas()
+
 CACHE_DIR = _choose_cache()
 if not PLAIN:
     numba_config.CACHE_DIR = str(CACHE_DIR)
@@ -181,9 +197,7 @@ def struct(cls: type[T]) -> type[T]:
     if PLAIN:
         return _plain_struct(cls, fields)
     type_name = cls.__name__ + "Type"
-    struct_type = type(
-        type_name, (types.StructRef,), {"__module__": cls.__module__, "__qualname__": type_name}
-    )
+    struct_type = type(type_name, (types.StructRef,), {"__module__": cls.__module__, "__qualname__": type_name})
     setattr(module, type_name, struct_type)  # Numba's cache pickles the type by reference
     structref.register(struct_type)
     typed_fields = [(f, _field_type(cls.__annotations__[f], module)) for f in fields]

@@ -54,6 +54,8 @@ class Requests:
     segment_offset  (n + 1,) request i owns segments [offset[i], offset[i + 1])
     segment_stream, segment_start, segment_length   (segments,) the prompt's pieces in order
     token_ids       (ids,) explicit ids
+    present_tokens  (n,) leading tokens whose KV comes with the request (computed elsewhere, sent here); they are
+                    installed, not computed, and are no cache hits. None = no request brings any
     """
 
     arrival_ns: I64
@@ -77,6 +79,7 @@ class Requests:
     segment_start: I64
     segment_length: I64
     token_ids: I64
+    present_tokens: I64 | None = None
     tenants: tuple[str, ...] = ("default",)
     namespaces: tuple[str, ...] = ("",)
     phases: tuple[str, ...] = ("main",)
@@ -118,6 +121,9 @@ class Requests:
         _first_bad(self.samples < 1, "has fewer than one sample", self.samples)
         _first_bad(self.arrival_ns < 0, "arrives before t = 0", self.arrival_ns)
         _first_bad(self.after >= np.arange(n), "comes before its predecessor", self.after)
+        if self.present_tokens is not None:
+            wrong = (self.present_tokens < 0) | (self.present_tokens >= self.prompt_tokens)
+            _first_bad(wrong, "brings KV for none or all of its prompt", self.present_tokens)
         _first_bad(self.segment_length < 1, "is an empty segment", self.segment_length)
         if self.segment_offset.size != n + 1 or self.segment_offset[-1] != self.segment_length.size:
             raise UsageError("segment_offset does not cover the segments")

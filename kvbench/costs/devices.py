@@ -80,9 +80,7 @@ def _device(
     bf16, fp8, int8, fp4 = (t * 1e12 for t in teraflops)
     scale_up, host = (g * 1e9 for g in gigabytes_s)
     bandwidth = terabytes_s * 1e12
-    return Device(
-        name, title, memory_bytes, bandwidth, bf16, fp8, int8, fp4, scale_up, host, confidence, source
-    )
+    return Device(name, title, memory_bytes, bandwidth, bf16, fp8, int8, fp4, scale_up, host, confidence, source)
 
 
 _ROWS = (

@@ -174,9 +174,7 @@ def _mlp(model: Model, tp: int) -> tuple[Matmul, ...]:
     out += (Matmul("router", hidden, moe.num_experts, sparse, wide=True),)
     if moe.shared_width:
         out += _gated("shared_", hidden, moe.shared_width // tp, sparse)
-    return out + _gated(
-        "expert_", hidden, moe.expert_width // tp, sparse, moe.num_experts, moe.experts_per_token
-    )
+    return out + _gated("expert_", hidden, moe.expert_width // tp, sparse, moe.num_experts, moe.experts_per_token)
 
 
 def _gated(

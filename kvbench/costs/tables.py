@@ -192,9 +192,7 @@ def step_ns(tables, query, resources):
         compute, memory = tables.decode_compute_ns, tables.decode_memory_ns
         row, down = _place(batch, tables.decode_batch_bits, compute.shape[0])
         column, along = _place(query[DECODE_CONTEXT_SUM], tables.decode_context_bits, compute.shape[1])
-        decode = _whole(
-            max(_on_grid(compute, row, down, column, along), _on_grid(memory, row, down, column, along))
-        )
+        decode = _whole(max(_on_grid(compute, row, down, column, along), _on_grid(memory, row, down, column, along)))
     prefill = _whole(query[PREFILL_ATTENTION_NS])
     copy = _whole(tables.copy_ns_per_byte * query[COPY_BYTES])
     resources[LINEAR] = linear

@@ -51,7 +51,6 @@ def build_engine(
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
     kind = settings.cache.kind
     fast = settings.fast and calendar_fits(settings)
-    order = _free_order(settings)
     blocks = settings.cache.num_blocks
     if blocks < 1:
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
@@ -63,8 +62,8 @@ def build_engine(
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
         "rules": _rules(settings, prefill_first),
-        "pool": make_pool(blocks, order),
-        "tree": make_tree(blocks if kind == "radix" else 1, _eviction(settings), log),
+        "pool": make_pool(blocks, free_order(settings)),
+        "tree": make_tree(blocks if kind == "radix" else 1, eviction(settings), log),
         "hashes": make_map(blocks if kind == "hash" else 1, log),
         "block_keys": block_keys(requests, bt),
         "calendar": make_calendar(fast, bt, num_slots),
@@ -82,7 +81,7 @@ def build_engine(
         "resources": np.zeros(NUM_RESOURCES, np.int64),
         "batch": np.zeros(num_slots + 4, np.int64),
         "chunk": NO_SLOT,
-        "ratio": rules.init_new_token_ratio * rules.schedule_conservativeness,
+        "ratio": _ratio_start(settings),
         "budget": np.zeros(4, np.float64),
         "blocked_seq": NO_SEQ,
         "leavers": np.zeros(num_slots + 4, np.int64),
@@ -103,8 +102,12 @@ def build_engine(
         "fault": NO_FAULT,
         "fault_seq": NO_SEQ,
     }
-    fields["ratio"] = min(fields["ratio"], 1.0)
     return Engine(*(fields.get(name, 0) for name in Engine.fields))
+
+
+def _ratio_start(settings: EngineSettings) -> float:
+    rules = settings.scheduler
+    return min(rules.init_new_token_ratio * rules.schedule_conservativeness, 1.0)
 
 
 def calendar_fits(settings: EngineSettings) -> bool:
@@ -121,7 +124,7 @@ def calendar_fits(settings: EngineSettings) -> bool:
     )
 
 
-def _free_order(settings: EngineSettings) -> str:
+def free_order(settings: EngineSettings) -> str:
     """The order given, where it fits the cache kind; a radix tree's pool is a ring, the others' a list."""
     order = settings.cache.free_order
     if order in FREE_ORDERS and (order in _RING_ORDERS) == (settings.cache.kind == "radix"):
@@ -131,7 +134,7 @@ def _free_order(settings: EngineSettings) -> str:
     return "unhashed-first"
 
 
-def _eviction(settings: EngineSettings) -> str:
+def eviction(settings: EngineSettings) -> str:
     name = settings.cache.eviction or "lru"
     if name not in POLICIES:
         raise UsageError(f"cache.eviction {name!r} is not known; try one of {', '.join(POLICIES)}")
@@ -157,6 +160,7 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "prompt": prompt,
         "output": output,
         "max_tokens": r.max_tokens[request],
+        "present": np.zeros(num) if r.present_tokens is None else r.present_tokens[request],
         "cancel_after": r.cancel_ns[request],
         "arrival": r.arrival_ns[request],
         "first": np.concatenate(([0], np.cumsum(r.samples))),
@@ -194,7 +198,7 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
     policies = tuple(ORDERS) if prefill_first else ("fcfs", "priority")
     if s.policy not in policies:
         raise UsageError(f"scheduler.policy {s.policy!r} does not fit; try one of {', '.join(policies)}")
-    start = min(s.init_new_token_ratio * s.schedule_conservativeness, 1.0)
+    start = _ratio_start(settings)
     least = min(start * s.min_new_token_ratio_factor, 1.0)
     allowed = np.zeros((NUM_STATES, NUM_STATES), np.int64)
     for state, following in TRANSITIONS.items():
@@ -215,6 +219,7 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "reserve_full": s.reserve_full_isl,
         "watermark_blocks": int(s.watermark * (settings.cache.num_blocks + 1)),
         "self_preemption_ends": s.self_preemption_ends_step,
+        "unregister_unwritten": settings.cache.unregister_unwritten,
         "max_prefill_tokens": s.max_prefill_tokens,
         "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
         "mixed": s.enable_mixed_chunk,

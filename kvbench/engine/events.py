@@ -122,6 +122,8 @@ def deliver(e):
                 _arrive(e, seq)
             elif kind == READY:
                 _enqueue(e, seq)
+            elif kind == TIMER:
+                e.in_flight -= 1
             elif kind == CANCEL and not _cancel_unseen(e, seq):
                 return seq
         settle_ended(e)
@@ -202,16 +204,26 @@ def settle_ended(e):
     while e.num_ended > 0:
         e.num_ended -= 1
         seq = e.ended[e.num_ended]
-        if q.state[seq] != REFUSED:
+        if q.state[seq] == REFUSED:
+            pass  # it was never in flight
+        elif e.concurrency > 0 and q.finish[seq] > e.now:
+            push_event(e, q.finish[seq], TIMER, seq)  # the client has its last token only then
+        else:
             e.in_flight -= 1
         request = q.request[seq]
         q.pending[request] -= 1
         if q.pending[request] == 0:
             _start_successors(e, request, q.finish[seq])
+    _release_held(e)
+
+
+@inline
+def _release_held(e):
+    """The client's queue behind the concurrency cap moves up."""
     while e.held_head < e.held_tail and e.in_flight < e.concurrency:
         seq = e.held[e.held_head]
         e.held_head += 1
-        if q.state[seq] == ARRIVED:
+        if e.seqs.state[seq] == ARRIVED:
             _send(e, seq)
 
 

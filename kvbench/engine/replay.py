@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UsageError
-from ..core.jit import entry
+from ..core.jit import entry, inline
 from ..core.requests import Requests
 from ..memory.pool import list_give, make_pool, ring_take
 from ..prefix import block_hash, radix
 from ..prefix.keys import block_keys, fill_keys
-from .build import _eviction, _free_order
+from .build import eviction, free_order
 from .settings import EngineSettings
 
 
@@ -37,11 +37,11 @@ def replay_cache(requests: Requests, settings: EngineSettings) -> dict[str, Any]
     keys = block_keys(requests, bt)
     with np.errstate(over="ignore"):
         if settings.cache.kind == "radix":
-            tree = radix.make_tree(capacity, _eviction(settings))
-            pool = make_pool(capacity, _free_order(settings))
+            tree = radix.make_tree(capacity, eviction(settings))
+            pool = make_pool(capacity, free_order(settings))
             hits = _replay_radix(tree, pool, keys, first, requests.namespace, requests.priority, whole)
         elif settings.cache.kind == "hash":
-            pool = make_pool(capacity, _free_order(settings))
+            pool = make_pool(capacity, free_order(settings))
             hits = _replay_hash(block_hash.make_map(capacity), pool, keys, first, requests.namespace, whole)
         else:
             raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
@@ -61,23 +61,40 @@ def replay_cache(requests: Requests, settings: EngineSettings) -> dict[str, Any]
     return result
 
 
+@inline
+def visit_radix(tree, pool, keys, seq, namespace, priority, n, scratch, row):
+    """The first n blocks of a sequence go through the cache: match, make room, insert, let go. Returns hits."""
+    fill_keys(keys, seq, 0, n, scratch)
+    node, found = radix.match(tree, namespace, scratch, n, row)
+    radix.lock(tree, node)
+    if pool.num_free < n - found:
+        radix.evict(tree, pool, n - found - pool.num_free)
+    stop = min(n, found + pool.num_free)  # a prompt larger than the cache: as much of it as fits
+    ring_take(pool, row, found, stop)
+    radix.insert(tree, pool, node, scratch, row, found, stop, priority, np.int64(1))
+    radix.unlock(tree, node)
+    return found
+
+
+@inline
+def visit_hashed(hashes, pool, keys, seq, namespace, n, scratch, row):
+    """The same through a block-hash cache."""
+    found, content, _ = block_hash.match(hashes, pool, keys, seq, namespace, n, scratch, row)
+    block_hash.share(pool, row, found)
+    stop = min(n, found + pool.num_free)
+    block_hash.take(hashes, pool, row, found, stop)
+    block_hash.publish(hashes, pool, keys, seq, content, row, found, stop, scratch)
+    list_give(pool, row, stop)
+    return found
+
+
 @entry
 def _replay_radix(tree, pool, keys, first, namespace, priority, whole):
     hits = np.zeros(whole.size, np.int64)
     scratch = np.empty(max(whole.max(), 1), np.int64)
     row = np.empty(max(whole.max(), 1), np.int32)
     for i in range(whole.size):
-        n = whole[i]
-        fill_keys(keys, first[i], 0, n, scratch)
-        node, found = radix.match(tree, namespace[i], scratch, n, row)
-        hits[i] = found
-        radix.lock(tree, node)
-        if pool.num_free < n - found:
-            radix.evict(tree, pool, n - found - pool.num_free)
-        stop = min(n, found + pool.num_free)  # a prompt larger than the cache: as much of it as fits
-        ring_take(pool, row, found, stop)
-        radix.insert(tree, pool, node, scratch, row, found, stop, priority[i], np.int64(1))
-        radix.unlock(tree, node)
+        hits[i] = visit_radix(tree, pool, keys, first[i], namespace[i], priority[i], whole[i], scratch, row)
     return hits
 
 
@@ -87,14 +104,7 @@ def _replay_hash(hashes, pool, keys, first, namespace, whole):
     scratch = np.empty(max(whole.max(), 1), np.int64)
     row = np.empty(max(whole.max(), 1), np.int32)
     for i in range(whole.size):
-        n = whole[i]
-        found, content, _ = block_hash.match(hashes, pool, keys, first[i], namespace[i], n, scratch, row)
-        hits[i] = found
-        block_hash.share(pool, row, found)
-        stop = min(n, found + pool.num_free)
-        block_hash.take(hashes, pool, row, found, stop)
-        block_hash.publish(hashes, pool, keys, first[i], content, row, found, stop, scratch)
-        list_give(pool, row, stop)
+        hits[i] = visit_hashed(hashes, pool, keys, first[i], namespace[i], whole[i], scratch, row)
     return hits
 
 

@@ -67,6 +67,10 @@ class CacheRules:
     free_order: str = "unhashed-first"
     """hash/none under vLLM: tail (0.19), unhashed-first (0.33). radix under SGLang: append (token
     allocator, block_tokens 1), sorted-front (paged allocator)."""
+    state: str = "cold"
+    """At t = 0: cold, warm, prefilled; see engine.warm."""
+    unregister_unwritten: bool = False
+    """A preemption takes back registrations of blocks that were never computed (vLLM leaves them)."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from .integrity import check_integrity
 from .loop import DONE, FAULT, PAUSED, advance
 from .probe import settle_slots
 from .settings import EngineSettings
+from .warm import prepare_cache
 
 _SLICE_STEPS = 20_000
 
@@ -52,6 +53,7 @@ class Simulation:
         self.requests = requests
         self.settings = settings
         self.engine: Engine = build_engine(requests, settings, tables)
+        prepare_cache(self.engine, requests, settings.cache.state)
         self.num_sequences = requests.num_sequences
 
     def advance(self, until_ns: int = NEVER_NS, max_steps: int = NEVER_NS) -> bool:
@@ -89,7 +91,8 @@ class Simulation:
     def _fault(self) -> str:
         e = self.engine
         if e.fault == BAD_TRANSITION:
-            return f"engine fault: sequence {e.fault_seq} left its table of states ({STATE_NAMES[e.seqs.state[e.fault_seq]]})"
+            state = STATE_NAMES[e.seqs.state[e.fault_seq]]
+            return f"engine fault: sequence {e.fault_seq} left the table of states (now {state})"
         return "engine fault: sequences are left and nothing can happen any more"
 
     def journal(self) -> core_journal.Journal:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.extending import intrinsic
@@ -24,27 +25,22 @@ def _prefetch_plain(array: Any, index: int) -> None:
 
 @intrinsic
 def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """prefetch(array, index): the line of array[index], first axis; the index need not be valid."""
-    if not isinstance(array, types.Array) or not isinstance(index, types.Integer):
+    """prefetch(array, index): the line of array[index], first axis; int64, and it need not be valid."""
+    if not isinstance(array, types.Array) or index != types.int64:
         return None
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        from llvmlite import ir
-
         view = context.make_array(array)(context, builder, args[0])
-        stride = cgutils.unpack_tuple(builder, view.strides)[0]
+        stride = cgutils.unpack_tuple(builder, view.strides)[0]  # type: ignore[no-untyped-call]
         base = builder.ptrtoint(view.data, stride.type)
-        at = builder.add(
-            base, builder.mul(builder.sext(args[1], stride.type) if index.bitwidth < 64 else args[1], stride)
-        )
-        pointer = builder.inttoptr(at, ir.IntType(8).as_pointer())
+        address = builder.add(base, builder.mul(args[1], stride))
+        pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
         kind = ir.IntType(32)
-        fn = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [pointer.type, kind, kind, kind]),
-            "llvm.prefetch.p0",
+        shape = ir.FunctionType(ir.VoidType(), [pointer.type, kind, kind, kind])
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, shape, "llvm.prefetch.p0"
         )
-        builder.call(fn, [pointer, kind(0), kind(3), kind(1)])
+        builder.call(function, [pointer, kind(0), kind(3), kind(1)])  # read, keep in all levels, data
         return context.get_dummy_value()
 
     return types.void(array, index), generate

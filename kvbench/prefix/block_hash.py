@@ -99,6 +99,15 @@ def _place(table, tag, block):
 
 
 @inline
+def _erase(table, content, block):
+    """Remove the entry of a first block. Returns 1 if its place is EMPTY again, 0 if it stays GONE."""
+    at = _place(table, _tag(content), block)
+    ends_here = table[(at + 1) & (table.size - 1)] == EMPTY  # no probe goes on behind it
+    table[at] = EMPTY if ends_here else GONE
+    return np.int64(ends_here)
+
+
+@inline
 def register(table, contents, block, content):
     """Make a block visible.
 
@@ -175,9 +184,7 @@ def rebuild(hashes, pool):
     for i in range(table.size):
         table[i] = EMPTY
     for block in range(1, contents.size):
-        if contents[block] != 0 and not (
-            pool.has_twins[block] and pool.twins[block, TWIN_BEFORE] != NO_BLOCK
-        ):
+        if contents[block] != 0 and not (pool.has_twins[block] and pool.twins[block, TWIN_BEFORE] != NO_BLOCK):
             tag = _tag(contents[block])
             at = tag & mask
             while table[at] != EMPTY:
@@ -214,10 +221,7 @@ def take(hashes, pool, row, start, stop):
             continue
         evicted += 1
         if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
-            at = _place(table, _tag(content), block)
-            ends_here = table[(at + 1) & mask] == EMPTY  # no probe goes on behind it
-            table[at] = EMPTY if ends_here else GONE
-            swept += np.int64(ends_here)
+            swept += _erase(table, content, block)
             gone += 1
         contents[block] = 0
         if logged < log.size:
@@ -229,6 +233,18 @@ def take(hashes, pool, row, start, stop):
     pool.num_free -= stop - start
     pool.cached -= evicted
     pool.evicted += evicted
+
+
+@entry
+def withdraw(hashes, pool, row, start, stop):
+    """Make row[start:stop], blocks that are in use, invisible again."""
+    contents, table = pool.content, hashes.table
+    for i in range(start, stop):
+        block = np.int64(row[i])
+        if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
+            hashes.used -= _erase(table, contents[block], block)
+            hashes.distinct -= 1
+        contents[block] = 0
 
 
 @entry

@@ -56,9 +56,7 @@ def block_keys(requests: Requests, block_tokens: int) -> BlockKeys:
 
 
 @entry
-def _compile(
-    seq_request, out_stream, out_start, out_tokens, seg_offset, seg_stream, seg_start, seg_length, ids, bt
-):
+def _compile(seq_request, out_stream, out_start, out_tokens, seg_offset, seg_stream, seg_start, seg_length, ids, bt):
     num = seq_request.size
     offset = np.zeros(num + 1, np.int64)
     capacity = seg_length.size + 4 * num + 16

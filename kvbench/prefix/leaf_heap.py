@@ -73,11 +73,7 @@ def pop(tree):
     while tree.heap_size > 0:
         key, tie, node = tree.heap_key[0], tree.heap_tie[0], np.int64(tree.heap_node[0])
         _drop_top(tree)
-        if (
-            is_candidate(nodes, node)
-            and tie == nodes[node, ACCESS]
-            and key == policy_key(tree.policy, nodes, node)
-        ):
+        if is_candidate(nodes, node) and tie == nodes[node, ACCESS] and key == policy_key(tree.policy, nodes, node):
             return node
     return 0
 

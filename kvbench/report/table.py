@@ -44,9 +44,7 @@ def _head(r: RunRecord) -> list[tuple[str, str]]:
 
 def _totals(summary: Summary) -> list[tuple[str, str]]:
     outcome = ", ".join(f"{count:,} {name}" for name, count in summary.statuses.items())
-    sequences = (
-        "" if summary["sequences"] == summary["requests"] else f" ({summary['sequences']:,} sequences)"
-    )
+    sequences = "" if summary["sequences"] == summary["requests"] else f" ({summary['sequences']:,} sequences)"
     return [
         ("requests", f"{summary['requests']:,}{sequences}: {outcome}"),
         (
@@ -94,8 +92,7 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
         ),
         (
             "tail waste",
-            f"mean {_decimal(s['tail_waste_mean'], 0)} tokens "
-            f"({_percent(s['tail_waste_share'])} of used slots)",
+            f"mean {_decimal(s['tail_waste_mean'], 0)} tokens ({_percent(s['tail_waste_share'])} of used slots)",
         ),
         ("metadata", size(int(s["metadata"] or 0))),
         ("evictions", f"{_decimal(s['evicted_blocks'], 0)} blocks"),
@@ -107,10 +104,7 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _memory(record: RunRecord) -> list[tuple[str, str]]:
-    return [
-        (line.name, f"{size(line.num_bytes)}{'  ' + line.note if line.note else ''}")
-        for line in record.memory
-    ]
+    return [(line.name, f"{size(line.num_bytes)}{'  ' + line.note if line.note else ''}") for line in record.memory]
 
 
 def size(num_bytes: int) -> str:

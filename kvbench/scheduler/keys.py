@@ -162,9 +162,7 @@ CACHE_KEYS: tuple[Key, ...] = (
         high=1,
     ),
     Key("cache.eviction", "choice", "", "", "who leaves first; empty = lru", ("", *EVICTION)),
-    Key(
-        "cache.state", "choice", "cold", "", "of the cache when the run starts", ("cold", "warm", "prefilled")
-    ),
+    Key("cache.state", "choice", "cold", "", "of the cache when the run starts", ("cold", "warm", "prefilled")),
     Key(
         "cache.free_order",
         "choice",

@@ -113,6 +113,17 @@ def attach(e, slot, hits, link):
 
 
 @jit
+def install(e, slot, tokens):
+    """KV of the first `tokens` tokens was computed elsewhere and is put in place; the caller has checked memory."""
+    rec = e.slots.rec
+    if not extend(e, slot, tokens):
+        e.short_of_memory = True
+    e.context += tokens - rec[slot, COMPUTED]
+    rec[slot, COMPUTED] = tokens
+    publish_hashed(e, slot, tokens)
+
+
+@jit
 def extend(e, slot, tokens):
     """Let the table cover `tokens` tokens. False, and nothing changed, when blocks are short."""
     rec = e.slots.rec
@@ -160,6 +171,16 @@ def publish_hashed(e, slot, tokens):
         rec[slot, PUBLISHED] = full
 
 
+@jit
+def withdraw(e, slot):
+    """Hash cache: blocks that became visible at allocation and were never computed are taken back."""
+    rec = e.slots.rec
+    written = rec[slot, COMPUTED] // e.rules.block_tokens
+    if e.rules.cache_kind == HASHED and rec[slot, PUBLISHED] > written:
+        block_hash.withdraw(e.hashes, e.pool, e.slots.table[slot], written, rec[slot, PUBLISHED])
+        rec[slot, PUBLISHED] = written
+
+
 @inline
 def publish_chunk(e, slot):
     """Radix: the whole blocks of a prefill in progress enter the tree; that is no hit for its path."""
@@ -190,9 +211,7 @@ def _insert(e, slot, count_hit):
     start = rec[slot, PUBLISHED]
     fill_keys(e.block_keys, seq, start, full, e.keys)
     row = e.slots.table[slot]
-    node, _ = radix.insert(
-        e.tree, e.pool, rec[slot, NODE], e.keys, row, start, full, e.seqs.priority[seq], count_hit
-    )
+    node, _ = radix.insert(e.tree, e.pool, rec[slot, NODE], e.keys, row, start, full, e.seqs.priority[seq], count_hit)
     rec[slot, PUBLISHED] = full
     return node
 

@@ -30,11 +30,26 @@ from .state_columns import (
 
 
 @inline
+def start_of(e, seq, hits):
+    """First token that an admission has to compute: behind the hits, or behind the KV that came with it.
+
+    What came with it is gone once it has been preempted.
+    """
+    start = hits * e.rules.block_tokens
+    if e.seqs.scheduled[seq] < 0:
+        start = max(start, e.seqs.present[seq])
+    return start
+
+
+@inline
 def admit(e, seq, hits, link):
-    """A waiting sequence gets a slot and its hits. The caller takes it off the waiting list."""
+    """A waiting sequence gets a slot, its hits and the KV that came with it. The caller takes it off the list."""
     q = e.seqs
+    start = start_of(e, seq, hits)
     slot = open_slot(e, seq)
     kv.attach(e, slot, hits, link)
+    if start > hits * e.rules.block_tokens:
+        kv.install(e, slot, start)
     matched = hits * e.rules.block_tokens
     if q.scheduled[seq] < 0:
         q.scheduled[seq] = e.now
@@ -125,6 +140,8 @@ def suspend(e, slot):
     seq = rec[slot, SEQ]
     q = e.seqs
     q.lost[seq] = rec[slot, COMPUTED]
+    if e.rules.unregister_unwritten:
+        kv.withdraw(e, slot)
     kv.release(e, slot)
     q.generated[seq] = rec[slot, GENERATED]
     q.last_token[seq] = rec[slot, LAST_TOKEN]

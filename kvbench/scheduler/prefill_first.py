@@ -19,7 +19,7 @@ from ..core.jit import entry, inline, jit
 from ..prefix import radix
 from . import kv
 from .calendar import bucket_at, generated_now, join, leave, note_gap
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, suspend
+from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, start_of, suspend
 from .queues import close_slot, peek_slot, queue_back, queue_remove, run_append, run_remove
 from .state_columns import (
     BLOCKS,
@@ -214,14 +214,16 @@ def _add_one(e, seq):
     slot = peek_slot(e.slots)
     known = q.prompt[seq] + q.generated[seq]
     hits, link, tied = kv.lookup(e, seq, (known - 1) // rules.block_tokens, e.slots.table[slot])
-    extend = known - hits * rules.block_tokens
+    start = start_of(e, seq, hits)
+    extend = known - start
+    installed = start - hits * rules.block_tokens
     whole = _ceil_block(e, extend)
     total = extend + min(max(q.max_tokens[seq] - q.generated[seq], 0), rules.clip_tokens) + rules.block_tokens
-    if total >= _total_left(e):
+    if total + installed >= _total_left(e):
         return NO_TOKEN
     if whole >= e.budget[INPUT_LEFT] and e.num_plan > 0:
         return OTHER
-    if total >= _total_left(e) - tied * rules.block_tokens:  # the hits cease to be evictable
+    if total + installed >= _total_left(e) - tied * rules.block_tokens:  # the hits cease to be evictable
         return NO_TOKEN
     if not rules.chunked or whole <= e.budget[CHUNK_LEFT]:
         tokens = extend

@@ -119,9 +119,7 @@ def find_preset(name: str, where: str) -> Preset:
     """The preset of a full or short name; UsageError names the nearest."""
     full = ALIASES.get(name, name)
     if full not in PRESETS:
-        raise UsageError(
-            f"{where}: unknown preset {name}; the nearest is {nearest(name, [*PRESETS, *ALIASES])}"
-        )
+        raise UsageError(f"{where}: unknown preset {name}; the nearest is {nearest(name, [*PRESETS, *ALIASES])}")
     return PRESETS[full]
 
 

@@ -26,6 +26,7 @@ class Sequences:
     output       tokens it really produces: min of output, max_tokens and what max_model_len leaves
     max_tokens   what the scheduler believes
     flagged      1 = cancelled while running, ends with its next token (prefill-first)
+    present      leading tokens whose KV comes with it
     lost         tokens that were computed when it was preempted last
     queue_next, queue_prev   the waiting list
     first, pending, child, sibling, think_ns   (requests [+ 1],): its sequences, how many are not done yet, and
@@ -52,6 +53,7 @@ class Sequences:
     last_token: "i8[::1]"
     finish: "i8[::1]"
     cached: "i8[::1]"
+    present: "i8[::1]"
     lost: "i8[::1]"
     recomputed: "i8[::1]"
     preemptions: "i8[::1]"
@@ -100,6 +102,7 @@ class Rules:
     reserve_full: "b1"
     watermark_blocks: "i8"
     self_preemption_ends: "b1"
+    unregister_unwritten: "b1"
     max_prefill_tokens: "i8"
     chunk_tokens: "i8"
     mixed: "b1"

@@ -15,7 +15,7 @@ import numpy as np
 from ..core.jit import entry, inline, jit
 from . import kv
 from .calendar import note_gap
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, preempt
+from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, preempt, start_of
 from .queues import close_slot, more_urgent, peek_slot, queue_remove, run_append, run_remove
 from .state_columns import (
     BLOCKS,
@@ -138,7 +138,7 @@ def try_admit(e, seq, budget, threshold):
     known = q.prompt[seq] + q.generated[seq]
     slot = peek_slot(e.slots)
     hits, link, tied = kv.lookup(e, seq, (known - 1) // rules.block_tokens, e.slots.table[slot])
-    start = hits * rules.block_tokens
+    start = start_of(e, seq, hits)
     tokens = known - start
     if 0 < threshold < tokens:
         tokens = threshold

@@ -18,9 +18,7 @@ from .rows import I64, Faults, Rows, mark_lengths, mark_time_order, shown
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
-_STAMP = re.compile(
-    r"(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII
-)
+_STAMP = re.compile(r"(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII)
 _NO_TIME = np.datetime64("NaT", "ns")
 
 

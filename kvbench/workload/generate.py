@@ -125,15 +125,11 @@ def _part(values: Values, seeds: Seeds, phase: int) -> Part:
         tenant=tenant[session],
         namespace=namespace[session],
         priority=priority[session],
-        cancel_ns=cancel_times_ns(
-            values["arrivals.cancel_share"], values["arrivals.cancel_after_s"], n, seeds, phase
-        ),
+        cancel_ns=cancel_times_ns(values["arrivals.cancel_share"], values["arrivals.cancel_after_s"], n, seeds, phase),
     )
 
 
-def _drawn(
-    values: Values, name: str, seed: int, purpose: Purpose, size: int, phase: int, low: int = 1
-) -> I64:
+def _drawn(values: Values, name: str, seed: int, purpose: Purpose, size: int, phase: int, low: int = 1) -> I64:
     return lengths.whole_numbers(values[name], uniforms(seed, purpose, size, phase), name, low)
 
 

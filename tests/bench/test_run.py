@@ -34,9 +34,7 @@ def test_a_scenario_runs_to_its_end(preset):
 def test_two_runs_are_equal_to_the_byte():
     first, second = run(configured()), run(configured())
     assert list(summary_csv(first.record)) == list(summary_csv(second.record))
-    assert list(requests_csv(first.journal, first.requests)) == list(
-        requests_csv(second.journal, second.requests)
-    )
+    assert list(requests_csv(first.journal, first.requests)) == list(requests_csv(second.journal, second.requests))
 
 
 def test_steps_are_recorded_where_they_are_asked_for():
@@ -47,8 +45,7 @@ def test_steps_are_recorded_where_they_are_asked_for():
 
 def test_a_smaller_cache_hits_less_and_none_hits_nothing():
     rates = [
-        run(configured(text)).record.summary["hit_rate"]
-        for text in ("tp=1", "cache.blocks=300", "cache.kind=none")
+        run(configured(text)).record.summary["hit_rate"] for text in ("tp=1", "cache.blocks=300", "cache.kind=none")
     ]
     assert rates[0] > rates[1] > rates[2] == 0
 

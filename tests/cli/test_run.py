@@ -111,10 +111,7 @@ def test_the_seed_is_in_the_result(scenario, capsys):
 
 def test_a_trace_gives_arrivals_and_lengths(tmp_path, capsys):
     trace = tmp_path / "t.jsonl"
-    rows = [
-        {"timestamp": 1000 * i, "input_length": 600, "output_length": 3, "hash_ids": [0, i + 1]}
-        for i in range(4)
-    ]
+    rows = [{"timestamp": 1000 * i, "input_length": 600, "output_length": 3, "hash_ids": [0, i + 1]} for i in range(4)]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "out"
     assert call(["run", "chat", "--trace", str(trace), "-q", "-o", str(out)]) == 0

@@ -20,9 +20,7 @@ from kvbench.scheduler.presets import PRESETS
 
 def modules_after(arguments: list[str]) -> set[str]:
     """Names of the modules that a process has loaded after one command line."""
-    code = (
-        f"import sys; from kvbench.cli import call; call({arguments}); print(*sys.modules, file=sys.stderr)"
-    )
+    code = f"import sys; from kvbench.cli import call; call({arguments}); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     return set(done.stderr.split())
 
@@ -85,9 +83,7 @@ def test_looking_things_up_compiles_nothing(command):
 
 
 def test_python_m_is_the_console_script():
-    done = subprocess.run(
-        [sys.executable, "-m", "kvbench", "--version"], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-m", "kvbench", "--version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"kvbench {__version__}\n")
 
 

@@ -178,9 +178,7 @@ def test_a_key_may_be_declared_once():
 
 
 def test_nearest_counts_the_last_part_as_much_as_the_whole():
-    assert (
-        nearest("max_seqs", ["scheduler.max_num_seqs", "max_model_len", "seed"]) == "scheduler.max_num_seqs"
-    )
+    assert nearest("max_seqs", ["scheduler.max_num_seqs", "max_model_len", "seed"]) == "scheduler.max_num_seqs"
 
 
 def test_a_folder_is_not_a_file():

@@ -137,8 +137,7 @@ def test_wrong_tables_are_named(change, text):
 def test_the_same_without_jit():
     """A process of plain Python prices the same steps to the same nanosecond."""
     code = (
-        "from tests.costs.test_tables import *\n"
-        "for tables in (DENSE, EXPERTS): print(price(tables, STEPS)[0].tolist())"
+        "from tests.costs.test_tables import *\nfor tables in (DENSE, EXPERTS): print(price(tables, STEPS)[0].tolist())"
     )
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(

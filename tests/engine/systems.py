@@ -53,7 +53,9 @@ def vllm(draw: st.DrawFn, version: str, fast: bool = False) -> EngineSettings:
 
 
 @st.composite
-def sglang(draw: st.DrawFn, fast: bool = False, policies: tuple[str, ...] = ("fcfs", "lof", "priority")) -> EngineSettings:
+def sglang(
+    draw: st.DrawFn, fast: bool = False, policies: tuple[str, ...] = ("fcfs", "lof", "priority")
+) -> EngineSettings:
     """The rules of SGLang 0.5.12, with the radix tree or without."""
     block_tokens = draw(st.sampled_from(BLOCK_TOKENS))
     rules = SchedulerRules(

@@ -185,9 +185,7 @@ class BlockPool:
                 counted[block_id] += 1
         for block_id in range(self.num_blocks):
             kept = self.num_refs[block_id]
-            _require(
-                kept == counted[block_id], f"block {block_id}: {kept} references, {counted[block_id]} tables"
-            )
+            _require(kept == counted[block_id], f"block {block_id}: {kept} references, {counted[block_id]} tables")
 
     def _check_states(self) -> None:
         _require(NULL_BLOCK not in self.free_queue, "the null block is in the free queue")
@@ -195,9 +193,7 @@ class BlockPool:
         _require(self.chain_of[NULL_BLOCK] == NO_CHAIN, "the null block is cached")
         for block_id in range(1, self.num_blocks):
             is_free, is_referenced = block_id in self.free_queue, self.num_refs[block_id] > 0
-            _require(
-                is_free != is_referenced, f"block {block_id}: free {is_free}, referenced {is_referenced}"
-            )
+            _require(is_free != is_referenced, f"block {block_id}: free {is_free}, referenced {is_referenced}")
         _require(set(self.free_queue) <= set(range(self.num_blocks)), "an unknown block is in the free queue")
 
     def _check_content_map(self) -> None:
@@ -245,9 +241,7 @@ class BlockTables:
         max_hits = (sequence.num_tokens - 1) // self.block_size
         return self.pool.match(sequence.content.chain_ids(max_hits))
 
-    def fits(
-        self, sequence: TokenSequence, num_slots: int, hits: Sequence[int], num_headroom_blocks: int
-    ) -> bool:
+    def fits(self, sequence: TokenSequence, num_slots: int, hits: Sequence[int], num_headroom_blocks: int) -> bool:
         """Could the request's table grow to num_slots tokens and leave the headroom free?"""
         num_wanted = self._num_wanted(sequence.request_id, num_slots, hits)
         # A hit without references is itself a free block: sharing it uses up capacity as well.
@@ -292,9 +286,7 @@ class BlockTables:
         for request_id, table in self._tables.items():
             chained = [self.pool.chain_of[b] != NO_CHAIN for b in table.block_ids]
             num_registered = table.num_registered
-            _require(
-                all(chained[:num_registered]), f"{request_id}: a registered block lost its content in use"
-            )
+            _require(all(chained[:num_registered]), f"{request_id}: a registered block lost its content in use")
             _require(not any(chained[num_registered:]), f"{request_id}: content beyond the registered blocks")
 
     def _num_wanted(self, request_id: str, num_slots: int, hits: Sequence[int]) -> int:

@@ -235,9 +235,7 @@ class RadixTree:
         lower.keys, lower.values = lower.keys[num_upper:], lower.values[num_upper:]
         lower.parent = upper
         upper.children[(lower.namespace, lower.keys[0])] = lower
-        parent.children[(upper.namespace, upper.keys[0])] = (
-            upper  # same key: keeps the place in the dict order
-        )
+        parent.children[(upper.namespace, upper.keys[0])] = upper  # same key: keeps the place in the dict order
         return upper
 
     def _remove_leaf(self, leaf: Node) -> None:
@@ -274,22 +272,16 @@ class RadixTree:
 
     def _check_node(self, node: Node) -> None:
         if not node.keys or len(node.keys) != len(node.values):
-            raise RadixIntegrityError(
-                f"{len(node.keys)} keys, {len(node.values)} values at depth {node.depth()}"
-            )
+            raise RadixIntegrityError(f"{len(node.keys)} keys, {len(node.values)} values at depth {node.depth()}")
         if node.lock_ref < 0:
             raise RadixIntegrityError(f"lock_ref {node.lock_ref} at depth {node.depth()}")
 
     def _check_children(self, node: Node) -> None:
         for child_key, child in node.children.items():
             if child.parent is not node or child_key != (child.namespace, child.keys[0]):
-                raise RadixIntegrityError(
-                    f"the child table does not lead to its node, at depth {child.depth()}"
-                )
+                raise RadixIntegrityError(f"the child table does not lead to its node, at depth {child.depth()}")
             if node is not self.root and child.namespace != node.namespace:
                 raise RadixIntegrityError(f"two namespaces share a path, at depth {child.depth()}")
         num_needed = sum(child.lock_ref for child in node.children.values())
         if node is not self.root and node.lock_ref < num_needed:
-            raise RadixIntegrityError(
-                f"lock_ref {node.lock_ref} < {num_needed} needed below, at depth {node.depth()}"
-            )
+            raise RadixIntegrityError(f"lock_ref {node.lock_ref} < {num_needed} needed below, at depth {node.depth()}")

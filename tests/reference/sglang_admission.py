@@ -83,9 +83,7 @@ class WaitingOrder:
             if request.num_prefix > self._config.in_batch_check_threshold:
                 continue
             keys = request.content.in_batch_keys(request.num_tokens)
-            num_shared = (
-                len(in_batch.match_and_split(keys, request.namespace).values) * request.content.in_batch_width
-            )
+            num_shared = len(in_batch.match_and_split(keys, request.namespace).values) * request.content.in_batch_width
             if num_shared >= self._config.in_batch_deprioritize_threshold:
                 deprioritized.add(request)
             else:
@@ -145,9 +143,7 @@ class PrefillAdmission:
         self.rem_chunk = None if chunk_tokens is None else chunk_tokens - num_mixed_decode
         self._cur_offset = num_mixed_decode
         # One sum, then one addition: the order of float operations decides the last bit.
-        self._total_offset = num_mixed_decode + sum(
-            [self._expected_growth(r) * new_token_ratio for r in running]
-        )
+        self._total_offset = num_mixed_decode + sum([self._expected_growth(r) * new_token_ratio for r in running])
         self._eos_states = None  # [(tokens left, tokens occupied)] of the ignore-eos rule
         self.admitted = []
         self.new_chunked = None
@@ -202,9 +198,7 @@ class PrefillAdmission:
         return self.state()
 
     def _refusal(self, request) -> Optional[AdmissionResult]:
-        num_growth = min(
-            max(request.max_new_tokens - request.num_output, 0), self._config.clip_max_new_tokens
-        )
+        num_growth = min(max(request.max_new_tokens - request.num_output, 0), self._config.clip_max_new_tokens)
         if request.num_extend + num_growth + self._memory.block_size >= self.rem_total:
             return AdmissionResult.NO_TOKEN
         if self._memory.round_up(request.num_extend) >= self.rem_input and self.admitted:

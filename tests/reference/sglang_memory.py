@@ -144,9 +144,7 @@ class Request:
 class RequestMemory:
     """Allocator, tree and every rule that moves blocks between them and a request."""
 
-    def __init__(
-        self, num_kv_tokens: int, block_size: int = 1, eviction_policy: str = "lru", is_radix: bool = True
-    ):
+    def __init__(self, num_kv_tokens: int, block_size: int = 1, eviction_policy: str = "lru", is_radix: bool = True):
         self.block_size = block_size
         self.num_blocks = num_kv_tokens // block_size
         self.is_radix = is_radix
@@ -298,7 +296,5 @@ class RequestMemory:
             owned += request.row[request.num_protected // self.block_size :]
         if sorted(owned) != list(range(1, self.num_blocks + 1)):
             lost = sorted(set(range(1, self.num_blocks + 1)) - set(owned))
-            twice = (
-                sorted(block for block in set(owned) if owned.count(block) > 1) if len(owned) < 5000 else "?"
-            )
+            twice = sorted(block for block in set(owned) if owned.count(block) > 1) if len(owned) < 5000 else "?"
             raise OutOfKvMemory(f"blocks without an owner: {lost}; with two: {twice}")

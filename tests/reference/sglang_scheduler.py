@@ -26,9 +26,7 @@ class Batch:
 
     requests: list = field(default_factory=list)
     mode: Optional[Mode] = None
-    rows: list = field(
-        default_factory=list
-    )  # (id, prefix tokens, extend tokens), or (id, tokens) when decoding
+    rows: list = field(default_factory=list)  # (id, prefix tokens, extend tokens), or (id, tokens) when decoding
     chunked: Optional[Request] = None  # the request this batch leaves unfinished
     decoding: list = field(default_factory=list)  # requests of a MIXED batch that only decode
     is_full: bool = False

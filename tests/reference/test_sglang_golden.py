@@ -21,9 +21,7 @@ INTEGRITY_EVERY = 25  # steps
 def check_fields(path, step, expected, got):
     """Every recorded field equals what the oracle says, and the oracle says nothing else."""
     where = f"{path.name} step {step}"
-    assert set(got) == set(expected), (
-        f"{where}: fields {sorted(set(got) ^ set(expected))} are on one side only"
-    )
+    assert set(got) == set(expected), f"{where}: fields {sorted(set(got) ^ set(expected))} are on one side only"
     for field, value in expected.items():
         assert got[field] == value, f"{where} field {field!r}:\n  expected {value}\n  got      {got[field]}"
 
@@ -56,9 +54,7 @@ def tree_rows(tree, page_size, first_slot=lambda value: value):
         for child in sorted(node.children.values(), key=lambda n: (n.namespace or "", n.keys)):
             slot = first_slot(child.values[0])
             length = len(child.keys) * page_size
-            rows.append(
-                [depth, length, slot, child.lock_ref, child.hit_count, child.priority, child.namespace]
-            )
+            rows.append([depth, length, slot, child.lock_ref, child.hit_count, child.priority, child.namespace])
             visit(child, depth + length)
 
     rows = []
@@ -95,9 +91,7 @@ class RadixReplay:
     def insert(self, op):
         keys = block_keys(op["key"], self.page_size)
         values = [op["slot_base"] + i * self.page_size for i in range(len(keys))]
-        num_present = self.tree.insert(
-            keys, values, op.get("ns"), op.get("priority", 0), op.get("chunked", False)
-        )
+        num_present = self.tree.insert(keys, values, op.get("ns"), op.get("priority", 0), op.get("chunked", False))
         return {"prefix_len": num_present * self.page_size}
 
     def lock(self, op):
@@ -268,9 +262,7 @@ class RequestLevelReplay:
         return out
 
     def tree_rows(self):
-        return tree_rows(
-            self.memory.tree, self.page_size, lambda block: slots_of([block], self.page_size)[0][0]
-        )
+        return tree_rows(self.memory.tree, self.page_size, lambda block: slots_of([block], self.page_size)[0][0])
 
     def _request(self, op):
         if "prompt" in op:

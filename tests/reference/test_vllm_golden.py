@@ -31,9 +31,7 @@ class Comparison:
 
     def _require_field(self, step, name, expected, got):
         if expected != got:
-            raise Mismatch(
-                f"{self.path.name}, {step}, field {name}:\n  expected {expected}\n  got      {got}"
-            )
+            raise Mismatch(f"{self.path.name}, {step}, field {name}:\n  expected {expected}\n  got      {got}")
 
 
 def load(path):
@@ -73,9 +71,7 @@ class SchedulerReplay:
                 f"step {record['step']}", {"idle": record.get("idle", False)}, {"idle": is_idle}
             )
             if not is_idle:
-                self.comparison.require_equal(
-                    f"step {record['step']}", record["out"], self._step(record["step"])
-                )
+                self.comparison.require_equal(f"step {record['step']}", record["out"], self._step(record["step"]))
         got = [self._summary_of(spec["id"]) for spec in self.header["requests"]]
         assert len(got) == len(self.summary)
         for expected, row in zip(self.summary, got):
@@ -181,9 +177,7 @@ class TablesReplay:
         return self._num_hashes(record["id"])
 
     def _num_hashes(self, request_id):
-        return {
-            "num_hashes": self.sequences[request_id].num_tokens // self.block_size if self.is_caching else 0
-        }
+        return {"num_hashes": self.sequences[request_id].num_tokens // self.block_size if self.is_caching else 0}
 
     def _get_computed(self, record):
         hits = self.hits[record["id"]] = self.tables.match(self.sequences[record["id"]])
@@ -311,9 +305,7 @@ def test_watermark_binds_from_the_second_request_on():
 
 
 def test_abort_between_schedule_and_update():
-    config = SchedulerConfig(
-        block_size=4, num_blocks=11, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=32
-    )
+    config = SchedulerConfig(block_size=4, num_blocks=11, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=32)
     scheduler = VllmScheduler(config, VLLM_0_33)
     scheduler.add(new_request("a", 9, 2, ["x", "y"]))
     plan = scheduler.schedule()

@@ -264,9 +264,7 @@ class VllmScheduler:
         if request.request_id in self._unfinished:
             raise ValueError(f"request {request.request_id}: the id is in use")
         if not 0 < request.num_prompt_tokens < config.max_model_len:
-            raise ValueError(
-                f"request {request.request_id}: the prompt must have 1 to max_model_len - 1 tokens"
-            )
+            raise ValueError(f"request {request.request_id}: the prompt must have 1 to max_model_len - 1 tokens")
         # The last output's KV is never computed, hence - 1.
         num_slots = min(request.num_prompt_tokens + request.max_tokens, config.max_model_len) - 1
         if -(-num_slots // config.block_size) > config.num_blocks - 1:
@@ -284,9 +282,7 @@ class VllmScheduler:
                 continue
             block_ids = self._allocate_or_preempt(request, num_new_tokens, plan)
             if block_ids is not None:
-                self._add_row(
-                    plan, PlannedRow(request, request.num_computed_tokens, num_new_tokens, block_ids)
-                )
+                self._add_row(plan, PlannedRow(request, request.num_computed_tokens, num_new_tokens, block_ids))
                 self._running_index += 1
             elif not self.rules.continues_after_self_preemption:
                 break

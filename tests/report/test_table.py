@@ -34,9 +34,7 @@ def test_the_head_names_what_a_reader_must_know():
 
 
 def test_nothing_is_wider_than_a_terminal():
-    long = record(
-        run="r" * 150, notes=("a note " * 40,), device="d" * 40, step_times="datasheet, uncalibrated " * 8
-    )
+    long = record(run="r" * 150, notes=("a note " * 40,), device="d" * 40, step_times="datasheet, uncalibrated " * 8)
     assert max(map(len, run_table(long).splitlines())) <= WIDTH
 
 

@@ -33,7 +33,5 @@ def test_a_longer_draw_begins_with_the_shorter():
 
 
 def test_seed_purpose_and_phase_change_the_stream():
-    streams = [
-        uniforms(seed, purpose, 4, phase) for seed in (0, 1) for purpose in Purpose for phase in (0, 1)
-    ]
+    streams = [uniforms(seed, purpose, 4, phase) for seed in (0, 1) for purpose in Purpose for phase in (0, 1)]
     assert len({tuple(s.tolist()) for s in streams}) == len(streams)

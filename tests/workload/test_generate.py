@@ -33,9 +33,7 @@ def differing(a: Requests, b: Requests) -> set[str]:
 def prompt(requests: Requests, i: int) -> list[tuple[int, int]]:
     """Stream and length of each piece of a prompt."""
     own = slice(requests.segment_offset[i], requests.segment_offset[i + 1])
-    return list(
-        zip(requests.segment_stream[own].tolist(), requests.segment_length[own].tolist(), strict=True)
-    )
+    return list(zip(requests.segment_stream[own].tolist(), requests.segment_length[own].tolist(), strict=True))
 
 
 def test_defaults():
@@ -89,9 +87,7 @@ def test_untimed_arrivals(table):
 
 
 def test_times_are_whole_microseconds():
-    requests = built(
-        "arrivals.rate = 7\nsessions = {turns = 3, think_s = {distribution='exponential', mean=1}}"
-    )
+    requests = built("arrivals.rate = 7\nsessions = {turns = 3, think_s = {distribution='exponential', mean=1}}")
     assert not (requests.arrival_ns % 1_000).any()
     assert not (requests.think_ns % 1_000).any()
 
@@ -124,9 +120,7 @@ def test_a_group_has_one_length():
     text = "sharing = {groups = 50, prefix = {distribution='uniform', min=100, max=900}}"
     requests = built(text, num_prompts=5_000)
     first = requests.segment_offset[:-1]
-    pairs = set(
-        zip(requests.segment_stream[first].tolist(), requests.segment_length[first].tolist(), strict=True)
-    )
+    pairs = set(zip(requests.segment_stream[first].tolist(), requests.segment_length[first].tolist(), strict=True))
     assert len(pairs) == 50
     assert len({stream for stream, _ in pairs}) == 50
 
@@ -336,9 +330,7 @@ def test_wrong_workloads_are_explained(name):
 
 
 def test_a_trace_by_its_keys(tmp_path):
-    path = csv(
-        tmp_path, "2023-11-16 18:17:03,100,10", "2023-11-16 18:17:05,200,20", "bad", "2023-11-16 18:17:07,3,3"
-    )
+    path = csv(tmp_path, "2023-11-16 18:17:03,100,10", "2023-11-16 18:17:05,200,20", "bad", "2023-11-16 18:17:07,3,3")
     text = "trace = {skip_bad_rows = true, time_scale = 2}\nlengths.max_tokens = '2x'\nnum_prompts = 3"
     requests, info = build_workload({"trace": {"path": str(path)}, **_merged(text, path)})
     assert requests.arrival_ns.tolist() == [0, 4_000_000_000]
@@ -356,9 +348,7 @@ def _merged(text: str, path: Any) -> dict[str, Any]:
 def test_the_arrivals_seed_moves_the_jitter(tmp_path):
     path = csv(tmp_path, *(f"2023-11-16 18:17:{i:02d},100,10" for i in range(30)))
     trace = {"path": str(path), "jitter_ms": 900.0}
-    runs = [
-        built(trace=trace, seed=seed, seeds=seeds) for seed, seeds in ((1, {}), (2, {"arrivals": 1}), (2, {}))
-    ]
+    runs = [built(trace=trace, seed=seed, seeds=seeds) for seed, seeds in ((1, {}), (2, {"arrivals": 1}), (2, {}))]
     assert runs[0].fingerprint() == runs[1].fingerprint() != runs[2].fingerprint()
 
 

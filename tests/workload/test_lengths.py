@@ -43,9 +43,7 @@ def test_lognormal_mean_is_of_the_values_and_sigma_of_the_logarithm():
     assert values.mean() == pytest.approx(1_000, rel=0.01)
     assert np.log(values).std() == pytest.approx(0.8, rel=0.01)
     assert np.median(values) == pytest.approx(1_000 * math.exp(-0.32), rel=0.01)
-    assert np.median(drawn(distribution="lognormal", median=1_000, sigma=0.8)) == pytest.approx(
-        1_000, rel=0.01
-    )
+    assert np.median(drawn(distribution="lognormal", median=1_000, sigma=0.8)) == pytest.approx(1_000, rel=0.01)
 
 
 def test_exponential():
@@ -128,9 +126,7 @@ def test_max_tokens_rules():
     assert max_tokens("64", output).tolist() == [64] * 4
 
 
-@pytest.mark.parametrize(
-    "rule", ["", "x", "0x", "-1x", "nanx", "infx", "twice", 0, -5, 0.5, 2**40, {"a": 1}, None]
-)
+@pytest.mark.parametrize("rule", ["", "x", "0x", "-1x", "nanx", "infx", "twice", 0, -5, 0.5, 2**40, {"a": 1}, None])
 def test_max_tokens_that_mean_nothing(rule):
     with pytest.raises(UsageError, match=r"lengths\.max_tokens is \"output\", a number"):
         max_tokens(rule, U[:3].astype(np.int64))
@@ -149,9 +145,7 @@ tables = st.one_of(
     st.builds(lambda m, s: {"distribution": "lognormal", "mean": m + 1, "sigma": s / 1e5}, numbers, numbers),
     st.builds(lambda a, b: {"distribution": "uniform", "min": min(a, b), "max": max(a, b)}, numbers, numbers),
     st.builds(lambda m: {"distribution": "exponential", "mean": m + 1}, numbers),
-    st.builds(
-        lambda v: {"distribution": "empirical", "values": v}, st.lists(numbers, min_size=1, max_size=5)
-    ),
+    st.builds(lambda v: {"distribution": "empirical", "values": v}, st.lists(numbers, min_size=1, max_size=5)),
 )
 
 

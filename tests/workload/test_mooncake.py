@@ -49,9 +49,7 @@ def test_aliases(tmp_path):
 
 
 def test_times_count_from_the_first_row_in_ms(tmp_path):
-    requests = load(
-        jsonl(tmp_path, row(1_700_000_000_000), row(1_700_000_000_003), row(1_700_000_000_003.25))
-    )
+    requests = load(jsonl(tmp_path, row(1_700_000_000_000), row(1_700_000_000_003), row(1_700_000_000_003.25)))
     assert requests.arrival_ns.tolist() == [0, 3 * NS_PER_MS, 3_250_000]
 
 
@@ -89,9 +87,7 @@ def test_spacing_of_ids_does_not_matter(tmp_path, spacing):
 
 
 def test_ids_are_found_only_where_they_are(tmp_path):
-    tricky = json.dumps(
-        {**row(hash_ids=[1, 2]), "request_id": '"hash_ids": [8, 9]', "extra": {"hash_ids": [4]}}
-    )
+    tricky = json.dumps({**row(hash_ids=[1, 2]), "request_id": '"hash_ids": [8, 9]', "extra": {"hash_ids": [4]}})
     assert load(jsonl(tmp_path, tricky)).segment_stream.tolist() == [2, 3]
     nested = '{"extra": {"hash_ids": [4, 5]}, "timestamp": 0, "input_length": 600, "output_length": 1}'
     with pytest.raises(UsageError, match="has no hash_ids"):
@@ -166,9 +162,7 @@ def test_bad_row_names_line_and_fault(tmp_path, name):
 
     requests = load(path, skip_bad_rows=True)
     assert len(requests) == 3
-    assert any(
-        note.startswith("left out 1 of 4 rows; the first: ") and text in note for note in requests.notes
-    )
+    assert any(note.startswith("left out 1 of 4 rows; the first: ") and text in note for note in requests.notes)
 
 
 def test_line_numbers_count_blank_lines(tmp_path):

@@ -124,8 +124,7 @@ def test_jitter_keeps_each_row_with_its_prompt_and_session(tmp_path):
     def table(r):
         cells = zip(r.prompt_tokens, r.output_tokens, r.session_id, r.turn, r.think_ns, strict=True)
         pieces = [
-            tuple(r.segment_length[a:b])
-            for a, b in zip(r.segment_offset[:-1], r.segment_offset[1:], strict=True)
+            tuple(r.segment_length[a:b]) for a, b in zip(r.segment_offset[:-1], r.segment_offset[1:], strict=True)
         ]
         ahead = [None if a == NONE else int(r.prompt_tokens[a]) for a in r.after]
         return sorted(zip(cells, pieces, ahead, strict=True), key=str)

@@ -90,9 +90,7 @@ def test_mooncake_text_with_a_scratch(tmp_path, rows, place, junk, cut):
 
 
 cells = st.one_of(
-    st.sampled_from(
-        ["2023-11-16 18:17:03.9799600", "2024-05-10 00:00:00.009930+00:00", "5", "0", "-1", "", "nan"]
-    ),
+    st.sampled_from(["2023-11-16 18:17:03.9799600", "2024-05-10 00:00:00.009930+00:00", "5", "0", "-1", "", "nan"]),
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=6),
 )
 

@@ -1,0 +1,63 @@
+"""The state of the cache at t = 0.
+
+    cold        empty
+    prefilled   prefixes that several requests share lie in the cache already
+    warm        the whole workload has been through the cache once, in order of arrival: what a second visit finds
+
+Nothing of this is timed or counted: hits, evictions and insertions are those of the run alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import entry
+from ..core.requests import EXPLICIT, I64, Requests
+from ..scheduler.state import Engine
+from ..scheduler.state_columns import HASHED, RADIX
+from .replay import visit_hashed, visit_radix
+
+CACHE_STATES = ("cold", "warm", "prefilled")
+
+
+def prepare_cache(engine: Engine, requests: Requests, state: str) -> None:
+    """Bring the cache of an engine at t = 0 into a state of CACHE_STATES."""
+    bt = engine.rules.block_tokens
+    if state == "warm":
+        whole = (requests.prompt_tokens + requests.output_tokens - 1) // bt
+    elif state == "prefilled":
+        whole = shared_prefix_tokens(requests) // bt
+    else:
+        return
+    with np.errstate(over="ignore"):
+        _visit(engine, np.minimum(whole, engine.keys.size - 1))
+
+
+def shared_prefix_tokens(requests: Requests) -> I64:
+    """Tokens of each prompt's first segment, where another request begins with the same stream; else 0."""
+    r = requests
+    first = r.segment_offset[:-1]
+    stream, start = r.segment_stream[first], r.segment_start[first]
+    _, which, count = np.unique(stream, return_inverse=True, return_counts=True)
+    shared = (count[which] > 1) & (start == 0) & (stream != EXPLICIT)
+    return np.where(shared, r.segment_length[first], 0)
+
+
+@entry
+def _visit(e, whole):
+    row = np.empty(e.keys.size, np.int32)
+    q = e.seqs
+    for request in range(whole.size):
+        seq = q.first[request]
+        n = whole[request]
+        if n > 0 and e.rules.cache_kind == RADIX:
+            visit_radix(e.tree, e.pool, e.block_keys, seq, q.namespace[seq], q.priority[seq], n, e.keys, row)
+        if n > 0 and e.rules.cache_kind == HASHED:
+            visit_hashed(e.hashes, e.pool, e.block_keys, seq, q.namespace[seq], n, e.keys, row)
+    e.pool.evicted = 0
+    e.tree.evicted = 0
+    e.tree.evicted_nodes = 0
+    e.tree.inserted = 0
+    e.tree.log_size = 0
+    e.hashes.registered = 0
+    e.hashes.log_size = 0
