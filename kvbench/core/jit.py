@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from numba import config as numba_config
 from numba import njit, types
 from numba.core import event
@@ -245,7 +246,7 @@ def _typed(args: tuple[Any, ...], signature: list[Any], fields: list[str], name:
         elif isinstance(kind, types.Boolean):
             out.append(bool(value))
         elif isinstance(kind, types.Integer):
-            out.append(int(value))
+            out.append(int(value) if kind.signed else np.uint64(value))
         else:
             out.append(value)
     return out

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..core.errors import UsageError
 from ..core.journal import STEP_COLUMNS
-from ..core.requests import NONE, Requests
+from ..core.requests import I64, NONE, Requests
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables
 from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
@@ -23,7 +23,7 @@ from ..scheduler.state_columns import (
     NUM_STATES,
     TRANSITIONS,
 )
-from ..scheduler.waiting_order import ORDERS
+from ..scheduler.waiting_order import LPM, ORDERS, order_of
 from .settings import PREFILL_FIRST, EngineSettings
 
 _CALENDAR_BLOCK_TOKENS = 4
@@ -76,7 +76,7 @@ def build_engine(
             0,
         ),
         "plan": np.zeros((num_slots + 4, 4), np.int64),
-        "keys": np.zeros(max_blocks + 64, np.int64),
+        "keys": np.zeros(max(max_blocks, num_slots) + 64, np.int64),
         "query": np.zeros(QUERY_SIZE, np.float64),
         "resources": np.zeros(NUM_RESOURCES, np.int64),
         "batch": np.zeros(num_slots + 4, np.int64),
@@ -84,6 +84,10 @@ def build_engine(
         "ratio": _ratio_start(settings),
         "budget": np.zeros(4, np.float64),
         "blocked_seq": NO_SEQ,
+        "ends": np.zeros((2, 2 * num_slots + 8), np.int64),
+        "shuffle_state": np.uint64(settings.seed % (1 << 63)),
+        "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
+        "due_blocks": np.zeros(num_slots + 4, np.int32),
         "leavers": np.zeros(num_slots + 4, np.int64),
         "victims": np.zeros(num_slots + 4, np.int64),
         "ended": np.zeros(num + 4, np.int64),
@@ -161,6 +165,7 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "output": output,
         "max_tokens": r.max_tokens[request],
         "present": np.zeros(num) if r.present_tokens is None else r.present_tokens[request],
+        "head": _heads(requests, settings),
         "cancel_after": r.cancel_ns[request],
         "arrival": r.arrival_ns[request],
         "first": np.concatenate(([0], np.cumsum(r.samples))),
@@ -177,6 +182,25 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         else:
             arrays.append(np.full(num, -1 if name in unset else 0, np.int64))
     return Sequences(*arrays)
+
+
+def _heads(requests: Requests, settings: EngineSettings) -> I64:
+    """(num_sequences,) equal numbers where the first tokens are equal, as many as policy lpm compares; else 0.
+
+    They are the first blocks at that block size. Who has fewer tokens is never compared.
+    """
+    request = np.repeat(np.arange(len(requests)), requests.samples)
+    s = settings.scheduler
+    if order_of(s.policy, settings.cache.kind) != LPM or s.in_batch_deprioritize_threshold == 0:
+        return np.zeros(request.size, np.int64)
+    keys = block_keys(requests, s.in_batch_deprioritize_threshold)
+    has_one = np.diff(keys.offset) > 0
+    first = np.zeros(request.size, np.int64)
+    first[has_one] = keys.key[keys.offset[:-1][has_one]]
+    _, number = np.unique(first, return_inverse=True)
+    namespace = requests.namespace[request]
+    _, number = np.unique(number * (namespace.max() + 1) + namespace, return_inverse=True)
+    return number.astype(np.int64)
 
 
 def _slots(num_slots: int, max_blocks: int) -> Slots:
@@ -223,7 +247,7 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "max_prefill_tokens": s.max_prefill_tokens,
         "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
         "mixed": s.enable_mixed_chunk,
-        "order": ORDERS.get(s.policy, 0) if prefill_first else 0,
+        "order": order_of(s.policy, settings.cache.kind) if prefill_first else 0,
         "ratio_start": start,
         "ratio_min": least,
         "ratio_decay": (start - least) / s.new_token_ratio_decay_steps,
@@ -231,6 +255,7 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "retract_steps": s.retract_decode_steps,
         "in_batch_check": s.in_batch_check_threshold,
         "in_batch_deprioritize": s.in_batch_deprioritize_threshold,
+        "prefill_max": s.prefill_max_requests,
         "lpm_fallback": s.lpm_fallback_waiting,
         "ignore_eos": s.ignore_eos,
         "allowed": allowed,

@@ -10,7 +10,7 @@ There are no globals: two engines are advanced in turn by two calls.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -34,6 +34,7 @@ from ..scheduler.state_columns import (
     PLAN_TOKENS,
     STUCK,
 )
+from ..scheduler.waiting_order import FCFS
 from .events import deliver, settle_ended
 
 # What advance returns.
@@ -218,6 +219,10 @@ DISCIPLINES = {
     )
     for module in (token_budget, token_budget_calendar, prefill_first, prefill_first_calendar, static)
 }
+DISCIPLINES |= {
+    name + "_sorted": replace(DISCIPLINES[name], name=name + "_sorted", schedule=module.schedule_sorted)
+    for name, module in (("prefill_first", prefill_first), ("prefill_first_calendar", prefill_first_calendar))
+}
 
 
 def discipline_of(engine: Engine) -> Discipline:
@@ -225,7 +230,8 @@ def discipline_of(engine: Engine) -> Discipline:
     if engine.rules.static:
         return DISCIPLINES["static"]
     name = "prefill_first" if engine.rules.prefill_first else "token_budget"
-    return DISCIPLINES[name + "_calendar" if engine.calendar.active else name]
+    name += "_calendar" if engine.calendar.active else ""
+    return DISCIPLINES[name + "_sorted" if engine.rules.order != FCFS else name]
 
 
 @cache

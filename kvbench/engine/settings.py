@@ -49,6 +49,8 @@ class SchedulerRules:
     retract_decode_steps: int = 20
     in_batch_check_threshold: int = 32
     in_batch_deprioritize_threshold: int = 32
+    prefill_max_requests: int = 0
+    """Requests in a prefill batch at most; 0 = no bound."""
     lpm_fallback_waiting: int = 128
     """lpm falls back to fcfs with more requests waiting than this."""
     ignore_eos: bool = False
@@ -93,5 +95,7 @@ class EngineSettings:
     record_steps: bool = False
     fast: bool = True
     """Allow the calendar path where the configuration permits it."""
+    seed: int = 0
+    """Of scheduler.policy random."""
     check: bool = False
     """check_integrity after every step (slow; tests)."""

@@ -288,32 +288,37 @@ def share(pool, row, n):
     pool.cached -= taken
 
 
-@entry
-def publish(hashes, pool, keys, sequence, content, row, start, stop, scratch):
-    """Register row[start:stop] as blocks start .. stop of a sequence. Returns the new end of its chain."""
+@jit
+def register_all(hashes, pool, contents_of, row, start, stop):
+    """Register row[start:stop] under the chain hashes contents_of[start:stop], in order."""
     if (hashes.used + stop - start) * 8 > hashes.table.size * 5:
         rebuild(hashes, pool)
-    contents, table = pool.content, hashes.table
+    contents, table, watch = pool.content, hashes.table, hashes.watch
     mask = table.size - 1
-    watch, seen = hashes.watch, hashes.watch_seen
-    fill_keys(keys, sequence, start, stop, scratch)
-    for i in range(start, stop):
-        content = chain(content, scratch[i])
-        scratch[i] = content
-        seen = seen or content == watch
-    hashes.watch_seen = seen
-    new, used = 0, 0
+    new, used, seen = 0, 0, hashes.watch_seen
     for i in range(start, stop):
         if i + AHEAD < stop:
-            prefetch(table, _tag(scratch[i + AHEAD]) & mask)
+            prefetch(table, _tag(contents_of[i + AHEAD]) & mask)
         block = np.int64(row[i])
-        first, entry_used = register(table, contents, block, scratch[i])
+        seen = seen or contents_of[i] == watch
+        first, entry_used = register(table, contents, block, contents_of[i])
         used += entry_used
         if first == NO_BLOCK:
             new += 1
         else:
             _add_twin(pool, first, block)
+    hashes.watch_seen = seen
     hashes.distinct += new
     hashes.used += used
     hashes.registered += stop - start
+
+
+@entry
+def publish(hashes, pool, keys, sequence, content, row, start, stop, scratch):
+    """Register row[start:stop] as blocks start .. stop of a sequence. Returns the new end of its chain."""
+    fill_keys(keys, sequence, start, stop, scratch)
+    for i in range(start, stop):
+        content = chain(content, scratch[i])
+        scratch[i] = content
+    register_all(hashes, pool, scratch, row, start, stop)
     return content

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.jit import entry, jit, struct
+from ..core.jit import entry, inline, jit, struct
 from ..core.requests import EXPLICIT, Requests
 
 STREAM_SHIFT = 26
@@ -40,18 +40,19 @@ def block_keys(requests: Requests, block_tokens: int) -> BlockKeys:
     sample = np.arange(seq_request.size) - np.repeat(np.cumsum(r.samples) - r.samples, r.samples)
     explicit = r.output_stream[seq_request] == EXPLICIT
     out_stream = np.where(explicit, EXPLICIT, r.output_stream[seq_request] + sample)
-    offset, first, key = _compile(
-        seq_request,
-        out_stream,
-        r.output_start[seq_request],
-        r.output_tokens[seq_request],
-        r.segment_offset,
-        r.segment_stream,
-        r.segment_start,
-        r.segment_length,
-        r.token_ids,
-        block_tokens,
-    )
+    with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+        offset, first, key = _compile(
+            seq_request,
+            out_stream,
+            r.output_start[seq_request],
+            r.output_tokens[seq_request],
+            r.segment_offset,
+            r.segment_stream,
+            r.segment_start,
+            r.segment_length,
+            r.token_ids,
+            block_tokens,
+        )
     return BlockKeys(offset, first, key)
 
 
@@ -256,6 +257,22 @@ def fill_keys(keys, sequence, start, stop, out):
             out[i] = base + i
         at = limit
         r += 1
+
+
+@inline
+def key_at(keys, sequence, block):
+    """Key of one block; one look where it lies in the sequence's last run, as a generated one does."""
+    first = keys.first
+    low, high = keys.offset[sequence], keys.offset[sequence + 1] - 1
+    if first[high] <= block:
+        low = high
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if first[middle] <= block:
+            low = middle
+        else:
+            high = middle - 1
+    return keys.key[low] + block - first[low]
 
 
 @entry

@@ -25,11 +25,13 @@ POLICIES = {
 }
 
 # Columns of a node record (16 int64, two cache lines; the walk needs the first).
-PARENT, OFFSET, LENGTH, LOCK, ACCESS, CHILDREN, HITS, PRIORITY, CREATED = range(9)
+PARENT, OFFSET, LENGTH, LOCK, ACCESS, CHILDREN, HITS, PRIORITY, CREATED, PLACE, MARK = range(11)
 # PARENT    node id > 0, or -1 - namespace: the root of that namespace
 # OFFSET    first key and block of the node's run in the arena; LENGTH blocks; LENGTH 0 = not in use
 # LOCK      sequences that hold the node or one below it
 # ACCESS, CREATED   ticks of the tree's clock
+# PLACE     order among its siblings: the tick at which it became a child; a split leaves it to the upper part
+# MARK      of whoever walks the tree, who knows by itself whether the mark is its own
 NODE_COLUMNS = 16
 
 SLRU_PROTECTED_HITS = 2

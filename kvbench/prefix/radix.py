@@ -31,6 +31,7 @@ from .leaf_heap import (
     NODE_COLUMNS,
     OFFSET,
     PARENT,
+    PLACE,
     POLICIES,
     PRIORITY,
     offer,
@@ -182,6 +183,7 @@ def _new_node(tree):
     tree.clock += 1
     tree.nodes[node, ACCESS] = tree.clock
     tree.nodes[node, CREATED] = tree.clock
+    tree.nodes[node, PLACE] = tree.clock
     tree.nodes[node, LOCK] = 0
     tree.nodes[node, CHILDREN] = 0
     return node
@@ -196,6 +198,7 @@ def _split(tree, node, length):
     at = _place(tree, parent, keys[offset], node)
     tree.table[at] = (tree.table[at] >> 32 << 32) | upper
     nodes[upper, PARENT] = parent
+    nodes[upper, PLACE] = nodes[node, PLACE]
     nodes[upper, OFFSET] = offset
     nodes[upper, LENGTH] = length
     nodes[upper, LOCK] = nodes[node, LOCK]

@@ -18,9 +18,10 @@ import numpy as np
 from ..core.jit import entry, inline, jit
 from ..prefix import radix
 from . import kv
-from .calendar import bucket_at, generated_now, join, leave, note_gap
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, start_of, suspend
-from .queues import close_slot, peek_slot, queue_back, queue_remove, run_append, run_remove
+from .calendar import bucket_at, join, leave, note_gap
+from .lifecycle import begin_decode, count_token, drop_waiting, end, suspend
+from .prefill_admission import CONTINUE, NO_TOKEN, add_one, continue_chunk, look_up, open_budget
+from .queues import close_slot, queue_back, run_append, run_remove
 from .state_columns import (
     BLOCKS,
     CANCELLED,
@@ -48,27 +49,41 @@ from .state_columns import (
 )
 from .waiting_order import sort_waiting
 
-# The admission budget of a step (Engine.budget), in tokens.
-TOTAL_OFFSET, INPUT_LEFT, CHUNK_LEFT, CURRENT_OFFSET = range(4)
-# TOTAL_OFFSET    what running and admitted sequences are expected to need; CURRENT_OFFSET: to hold now
-
-CONTINUE, NO_TOKEN, OTHER = range(3)
-
 
 @entry
 def schedule(e):
     """Fill the plan with a prefill batch (and decodes, if mixed) or with a decode batch."""
-    e.num_plan = 0
-    e.num_victims = 0
-    if e.chunk != NO_SLOT:
-        kv.publish_chunk(e, e.chunk)
-    merge_batch(e)
-    if not prefill(e):
+    open_step(e)
+    if not (may_prefill(e) and prefill(e)):
+        _decode(e)
+
+
+@entry
+def schedule_sorted(e):
+    """The same under a policy that sorts the waiting list before a prefill batch is formed.
+
+    Compiled by itself, since it takes longer than the rest, and fcfs does without.
+    """
+    open_step(e)
+    may = may_prefill(e)
+    if may:
+        sort_waiting(e)
+    if not (may and prefill(e)):
         _decode(e)
 
 
 @inline
-def merge_batch(e):
+def open_step(e):
+    """An empty plan; what the last prefill step computed is shared, its batch joins the running ones."""
+    e.num_plan = 0
+    e.num_victims = 0
+    if e.chunk != NO_SLOT:
+        kv.publish_chunk(e, e.chunk)
+    _merge_batch(e)
+
+
+@inline
+def _merge_batch(e):
     """The last prefill batch joins the running ones, without those that ended or are still in their prefill."""
     before = e.batch_size
     if before == 0:
@@ -93,17 +108,28 @@ def merge_batch(e):
 
 
 @inline
-def prefill(e):
-    if (e.batch_is_full or e.queue_head == NO_SEQ) and e.chunk == NO_SLOT:
-        return False
-    places = e.rules.max_num_seqs - max(e.slots.running, e.slots.holders)
-    if places <= 0 and e.chunk == NO_SLOT:
-        e.batch_is_full = True
-        return False
-    sort_waiting(e)
-    _open_budget(e)
+def _places(e):
+    return e.rules.max_num_seqs - max(e.slots.running, e.slots.holders)
+
+
+@inline
+def may_prefill(e):
+    """Whether a prefill batch is tried: a chunk goes on, or somebody waits and there is a place."""
     if e.chunk != NO_SLOT:
-        _continue_chunk(e)
+        return True
+    if e.batch_is_full or e.queue_head == NO_SEQ:
+        return False
+    e.batch_is_full = _places(e) <= 0
+    return not e.batch_is_full
+
+
+@inline
+def prefill(e):
+    """Form a prefill batch. False when nobody could be admitted."""
+    places = _places(e)
+    open_budget(e)
+    if e.chunk != NO_SLOT:
+        continue_chunk(e)
     _admit_waiting(e, places)
     if e.num_plan == 0:
         return False
@@ -117,80 +143,6 @@ def prefill(e):
 
 
 @inline
-def _open_budget(e):
-    rec, cal, max_tokens = e.slots.rec, e.calendar, e.seqs.max_tokens
-    clip, ratio = e.rules.clip_tokens, e.ratio
-    growth = 0.0  # summed in this order, each term by itself: the last bit may decide an admission
-    slot = e.slots.head
-    while slot != NO_SLOT:
-        if rec[slot, PHASE] != ENDED:
-            left = max_tokens[rec[slot, SEQ]] - generated_now(cal, rec, slot)
-            growth += min(left, clip) * ratio
-        slot = rec[slot, NEXT]
-    mixed = e.slots.running if e.rules.mixed else 0
-    e.budget[TOTAL_OFFSET] = mixed + growth
-    e.budget[CURRENT_OFFSET] = mixed
-    e.budget[INPUT_LEFT] = e.rules.max_prefill_tokens - mixed
-    e.budget[CHUNK_LEFT] = e.rules.chunk_tokens - mixed
-
-
-@inline
-def _total_left(e):
-    return kv.available(e) * e.rules.block_tokens - e.budget[TOTAL_OFFSET]
-
-
-@inline
-def _ceil_block(e, tokens):
-    return (tokens + e.rules.block_tokens - 1) // e.rules.block_tokens * e.rules.block_tokens
-
-
-@inline
-def _spend(e, extend, output):
-    whole = _ceil_block(e, extend)
-    e.budget[TOTAL_OFFSET] += whole + output + e.rules.block_tokens
-    e.budget[CURRENT_OFFSET] += whole + e.rules.block_tokens
-    e.budget[INPUT_LEFT] -= whole
-    e.budget[CHUNK_LEFT] -= whole
-
-
-@inline
-def _budget_state(e):
-    if _total_left(e) <= 0 or kv.available(e) * e.rules.block_tokens - e.budget[CURRENT_OFFSET] <= 0:
-        return NO_TOKEN
-    if e.budget[INPUT_LEFT] <= 0 or (e.rules.chunked and e.budget[CHUNK_LEFT] <= 0):
-        return OTHER
-    return CONTINUE
-
-
-@jit
-def _add_row(e, slot, tokens):
-    row = e.num_plan
-    e.plan[row, PLAN_SLOT] = slot
-    e.plan[row, PLAN_START] = e.slots.rec[slot, COMPUTED]
-    e.plan[row, PLAN_TOKENS] = tokens
-    e.plan[row, PLAN_BLOCKS_BEFORE] = e.slots.rec[slot, BLOCKS]
-    e.num_plan = row + 1
-
-
-@inline
-def _continue_chunk(e):
-    """The sequence in the middle of its prefill goes first; its output counts once it is complete."""
-    slot = e.chunk
-    rec = e.slots.rec
-    left = min(int(e.budget[CHUNK_LEFT]), int(_total_left(e)))
-    if left <= 0:
-        left = int(e.budget[CHUNK_LEFT])
-    rest = rec[slot, KNOWN] - rec[slot, COMPUTED]
-    tokens = min(rest, left)
-    _add_row(e, slot, tokens)
-    if tokens < rest:
-        _spend(e, tokens, 0)
-    else:
-        e.chunk = NO_SLOT
-        _spend(e, tokens, min(e.seqs.max_tokens[rec[slot, SEQ]], e.rules.clip_tokens))
-
-
-@inline
 def _admit_waiting(e, places):
     seq = e.queue_head
     while seq != NO_SEQ:
@@ -199,47 +151,13 @@ def _admit_waiting(e, places):
             e.batch_is_full = True
         if e.batch_is_full:
             break
-        result = _add_one(e, seq)
+        hits, link, tied = look_up(e, seq)
+        result = add_one(e, seq, hits, link, tied)
         if result == NO_TOKEN:
             e.batch_is_full = True
         if result != CONTINUE:
             break
         seq = following
-
-
-@inline
-def _add_one(e, seq):
-    """Admit one waiting sequence if the budget bears it."""
-    q, rules = e.seqs, e.rules
-    slot = peek_slot(e.slots)
-    known = q.prompt[seq] + q.generated[seq]
-    hits, link, tied = kv.lookup(e, seq, (known - 1) // rules.block_tokens, e.slots.table[slot])
-    start = start_of(e, seq, hits)
-    extend = known - start
-    installed = start - hits * rules.block_tokens
-    whole = _ceil_block(e, extend)
-    total = extend + min(max(q.max_tokens[seq] - q.generated[seq], 0), rules.clip_tokens) + rules.block_tokens
-    if total + installed >= _total_left(e):
-        return NO_TOKEN
-    if whole >= e.budget[INPUT_LEFT] and e.num_plan > 0:
-        return OTHER
-    if total + installed >= _total_left(e) - tied * rules.block_tokens:  # the hits cease to be evictable
-        return NO_TOKEN
-    if not rules.chunked or whole <= e.budget[CHUNK_LEFT]:
-        tokens = extend
-        output = min(q.max_tokens[seq], rules.clip_tokens)
-    else:
-        tokens = int(e.budget[CHUNK_LEFT]) // rules.block_tokens * rules.block_tokens
-        output = 0
-        if tokens <= 0:
-            return OTHER
-    queue_remove(e, seq)
-    admit(e, seq, hits, link)
-    _add_row(e, slot, tokens)
-    if tokens < extend:
-        e.chunk = slot
-    _spend(e, tokens, output)
-    return _budget_state(e)
 
 
 @inline

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 from ..core.jit import entry, inline
 from . import kv, prefill_first
-from .calendar import BUCKET_NEXT, bucket_at, leave, settle, tick, watch_end
+from .calendar import leave, tick
+from .due import open_due
 from .lifecycle import begin_decode
-from .prefill_first import merge_batch, prefill, prepare_decode
+from .prefill_first import may_prefill, open_step, prefill, prepare_decode
 from .state_columns import COMPUTED, KNOWN, NO_SLOT, PLAN_SLOT, PLAN_TOKENS
+from .waiting_order import sort_waiting
 
 
 @entry
 def schedule(e):
     """A prefill batch in the plan, or all of the calendar decodes."""
-    e.num_plan = 0
-    e.num_victims = 0
+    open_step(e)
     e.calendar.planned = 0
-    if e.chunk != NO_SLOT:
-        kv.publish_chunk(e, e.chunk)
-    merge_batch(e)
-    if not prefill(e) and prepare_decode(e):
-        _open_blocks(e)
-        e.calendar.planned = e.calendar.decoders
+    if not (may_prefill(e) and prefill(e)):
+        _decode(e)
+
+
+@entry
+def schedule_sorted(e):
+    """The same under a policy that sorts the waiting list first."""
+    open_step(e)
+    e.calendar.planned = 0
+    may = may_prefill(e)
+    if may:
+        sort_waiting(e)
+    if not (may and prefill(e)):
+        _decode(e)
 
 
 @inline
-def _open_blocks(e):
-    """In order of the running list: whose token opens a block gets one."""
-    cal, rec, bt = e.calendar, e.slots.rec, e.rules.block_tokens
-    slot = cal.head[bucket_at(cal, bt, 0)]
-    while slot != NO_SLOT:
-        following = cal.links[BUCKET_NEXT, slot]
-        settle(cal, rec, slot)
-        if not kv.extend(e, slot, rec[slot, COMPUTED] + 1):
+def _decode(e):
+    if prepare_decode(e):
+        if not open_due(e):
             e.short_of_memory = True
-        watch_end(cal, rec, slot, bt)
-        slot = following
+        e.calendar.planned = e.calendar.decoders
 
 
 @entry

@@ -28,6 +28,8 @@ class Sequences:
     flagged      1 = cancelled while running, ends with its next token (prefill-first)
     present      leading tokens whose KV comes with it
     lost         tokens that were computed when it was preempted last
+    matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
+    head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list
     first, pending, child, sibling, think_ns   (requests [+ 1],): its sequences, how many are not done yet, and
                  the requests that arrive after it
@@ -55,6 +57,8 @@ class Sequences:
     cached: "i8[::1]"
     present: "i8[::1]"
     lost: "i8[::1]"
+    matched: "i8[::1]"
+    head: "i8[::1]"
     recomputed: "i8[::1]"
     preemptions: "i8[::1]"
     first: "i8[::1]"
@@ -114,6 +118,7 @@ class Rules:
     retract_steps: "i8"
     in_batch_check: "i8"
     in_batch_deprioritize: "i8"
+    prefill_max: "i8"
     lpm_fallback: "i8"
     ignore_eos: "b1"
     allowed: "i8[:,::1]"
@@ -140,6 +145,9 @@ class Engine:
     short_of_memory   a batch did not get all its blocks (cannot happen: checked at the end of a run)
     budget         prefill-first: see prefill_first.REM_*
     blocked_seq, blocked_need   token-budget: the head of the queue that found no memory, and what it needed
+    ends, num_ends   prefill-first: see known_ends
+    shuffle_state  of the random order. heads_seen: (heads,) the sort that saw a head last; num_sorts so far
+    due_blocks     (slots,) scratch of a decode step
     leavers        (slots,) prefill-first: slots in the running list that have ended; num_leavers of them
     victims        (slots,) sequences preempted in this step, in order
     ended          (sequences,) sequences that ended and whose successors have not been told yet
@@ -177,8 +185,14 @@ class Engine:
     short_of_memory: "b1"
     ratio: "f8"
     budget: "f8[::1]"
+    ends: "i8[:,::1]"
+    num_ends: "i8"
+    shuffle_state: "u8"
+    heads_seen: "i8[::1]"
+    num_sorts: "i8"
     blocked_seq: "i8"
     blocked_need: "i8"
+    due_blocks: "i4[::1]"
     leavers: "i8[::1]"
     num_leavers: "i8"
     victims: "i8[::1]"

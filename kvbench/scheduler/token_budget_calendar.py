@@ -12,6 +12,7 @@ import numpy as np
 from ..core.jit import entry, inline
 from . import kv, token_budget
 from .calendar import BUCKET_NEXT, bucket_at, join, leave, settle, tick, watch_end
+from .due import open_due, publish_due
 from .lifecycle import begin_decode, preempt
 from .queues import run_remove
 from .state_columns import (
@@ -22,7 +23,6 @@ from .state_columns import (
     KNOWN,
     NO_SEQ,
     NO_SLOT,
-    ORDER,
     PHASE,
     PLAN_SLOT,
     PLAN_TOKENS,
@@ -49,34 +49,31 @@ def schedule(e):
 
 @inline
 def _visit_due(e):
-    """In order of the running list: whose token opens a block gets one, whose token fills one publishes it."""
-    cal, rec, bt = e.calendar, e.slots.rec, e.rules.block_tokens
-    links = cal.links
-    opening = cal.head[bucket_at(cal, bt, 0)]
-    filling = np.int64(NO_SLOT)
+    """Whose token opens a block gets one, whose token fills one publishes it."""
+    if not open_due(e):
+        _open_one_by_one(e)
     if e.rules.cache_kind == HASHED:
-        filling = cal.head[bucket_at(cal, bt, 1)]
-    while opening != NO_SLOT or filling != NO_SLOT:
-        if filling == NO_SLOT or (opening != NO_SLOT and rec[opening, ORDER] < rec[filling, ORDER]):
-            slot = opening
-            opening = links[BUCKET_NEXT, slot]
-            settle(cal, rec, slot)
-            kept = True
-            while kept and not kv.extend(e, slot, rec[slot, COMPUTED] + 1):
-                victim = e.slots.tail
-                if victim == opening:
-                    opening = links[BUCKET_NEXT, victim]
-                if victim == filling:
-                    filling = links[BUCKET_NEXT, victim]
-                _preempt_last(e, victim)
-                kept = victim != slot
-            if kept:
-                watch_end(cal, rec, slot, bt)
-        else:
-            slot = filling
-            filling = links[BUCKET_NEXT, slot]
-            settle(cal, rec, slot)
-            kv.publish_hashed(e, slot, rec[slot, COMPUTED] + 1)
+        publish_due(e)
+
+
+@inline
+def _open_one_by_one(e):
+    """Memory is short: in order of the running list, evicting (radix) or preempting the last."""
+    cal, rec, bt = e.calendar, e.slots.rec, e.rules.block_tokens
+    slot = cal.head[bucket_at(cal, bt, 0)]
+    while slot != NO_SLOT:
+        following = cal.links[BUCKET_NEXT, slot]
+        settle(cal, rec, slot)
+        kept = True
+        while kept and not kv.extend(e, slot, rec[slot, COMPUTED] + 1):
+            victim = e.slots.tail
+            if victim == following:
+                following = cal.links[BUCKET_NEXT, victim]
+            _preempt_last(e, victim)
+            kept = victim != slot
+        if kept:
+            watch_end(cal, rec, slot, bt)
+        slot = following
 
 
 @inline

@@ -1,19 +1,22 @@
-"""Settings of small engines, drawn by hypothesis: presets with little memory, few places and short steps."""
+"""Small engines and what they are asked, drawn by hypothesis: memory for a request or a few, places, short steps."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from ..reference.engine import Ask
+from .workloads import workloads
 from kvbench.engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
 
 BLOCK_TOKENS = (1, 3, 16)
+SGLANG_POLICIES = ("fcfs", "lof", "priority")
 EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
 
 
 @st.composite
 def clients(draw: st.DrawFn) -> dict[str, int | bool]:
     """Tokenising, detokenising and the cap on what is in flight."""
-    concurrency = draw(st.sampled_from([0, 0, 1, 3]))
+    concurrency = draw(st.sampled_from([0, 0, 0, 1, 3]))
     return {
         "tokenize_ns_per_token": draw(st.sampled_from([0, 0, 130])),
         "detokenize_ns": draw(st.sampled_from([0, 700])),
@@ -22,20 +25,23 @@ def clients(draw: st.DrawFn) -> dict[str, int | bool]:
     }
 
 
-def _blocks(draw: st.DrawFn, block_tokens: int) -> int:
-    """From a single request to all of them."""
-    return -(-draw(st.integers(60, 400)) // block_tokens) + 2
+def _blocks(draw: st.DrawFn, block_tokens: int, asks: list[Ask]) -> int:
+    """Usually enough for the largest request, and for some of the others beside it."""
+    needs = sorted(ask.num_prompt + ask.max_tokens for ask in asks)
+    largest = needs[-1] if draw(st.integers(0, 5)) else needs[len(needs) // 2]
+    return -(-(largest + draw(st.integers(1, 100))) // block_tokens) + 1
 
 
 @st.composite
-def vllm(draw: st.DrawFn, version: str, fast: bool = False) -> EngineSettings:
+def vllm(draw: st.DrawFn, version: str) -> tuple[list[Ask], EngineSettings]:
     """The rules of vLLM 0.19 or 0.33, with block hash or without."""
     old = version == "0.19"
+    asks = draw(workloads())
     block_tokens = draw(st.sampled_from(BLOCK_TOKENS))
     rules = SchedulerRules(
         discipline=TOKEN_BUDGET,
         policy=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
-        max_num_seqs=draw(st.sampled_from([1, 3, 8, 64])),
+        max_num_seqs=draw(st.sampled_from([1, 3, 8, 64, 64])),
         max_num_batched_tokens=draw(st.sampled_from([7, 32, 64, 256])),
         enable_chunked_prefill=draw(st.sampled_from([True, True, True, False])),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 10])),
@@ -46,10 +52,10 @@ def vllm(draw: st.DrawFn, version: str, fast: bool = False) -> EngineSettings:
     )
     cache = CacheRules(
         kind=draw(st.sampled_from(["hash", "hash", "none"])),
-        num_blocks=_blocks(draw, block_tokens),
+        num_blocks=_blocks(draw, block_tokens, asks),
         free_order="tail" if old else "unhashed-first",
     )
-    return EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))
+    return asks, EngineSettings(rules, cache, block_tokens, 1000, **draw(clients()))
 
 
 @st.composite
@@ -57,23 +63,24 @@ def sglang(
     draw: st.DrawFn, fast: bool = False, policies: tuple[str, ...] = ("fcfs", "lof", "priority")
 ) -> EngineSettings:
     """The rules of SGLang 0.5.12, with the radix tree or without."""
+    asks = draw(workloads())
     block_tokens = draw(st.sampled_from(BLOCK_TOKENS))
     rules = SchedulerRules(
         discipline=PREFILL_FIRST,
         policy=draw(st.sampled_from(policies)),
-        max_running_requests=draw(st.sampled_from([1, 3, 8, 64])),
+        max_running_requests=draw(st.sampled_from([1, 3, 8, 64, 64])),
         max_prefill_tokens=draw(st.sampled_from([20, 100, 16384])),
         chunked_prefill_size=draw(st.sampled_from([0, 16, 24, 64])),
-        enable_mixed_chunk=draw(st.booleans()),
-        schedule_conservativeness=draw(st.sampled_from([0.1, 0.3, 1.0])),
+        enable_mixed_chunk=draw(st.sampled_from([False, False, True])),
+        schedule_conservativeness=draw(st.sampled_from([0.02, 0.1, 0.3, 1.0])),
         new_token_ratio_decay_steps=draw(st.sampled_from([3, 600])),
         clip_max_new_tokens=draw(st.sampled_from([2, 4096])),
         retract_decode_steps=draw(st.sampled_from([1, 20])),
     )
     cache = CacheRules(
         kind=draw(st.sampled_from(["radix", "radix", "none"])),
-        num_blocks=_blocks(draw, block_tokens),
+        num_blocks=_blocks(draw, block_tokens, asks),
         eviction=draw(st.sampled_from(EVICTIONS)),
         free_order="auto",
     )
-    return EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))
+    return asks, EngineSettings(rules, cache, block_tokens, 1000, **draw(clients()))

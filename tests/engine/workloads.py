@@ -24,7 +24,7 @@ def request_table(asks: list[Ask]) -> Requests:
     for ask in asks:
         segments += _segments(ask.prompt, ids)
         offset.append(len(segments))
-        (stream, start, _), *_rest = _segments(ask.output, ids) or [(FIRST_OWN_STREAM, 0, 0)]
+        ((stream, start, _),) = _segments(ask.output, ids)
         output_stream.append(stream)
         output_start.append(start if stream == EXPLICIT else 0)
 
@@ -130,36 +130,37 @@ def _pieces(draw: st.DrawFn, most: int) -> list[tuple[int, int, int]]:
 
 @st.composite
 def _ask(draw: st.DrawFn, index: int, asks: list[Ask], most: int) -> Ask:
-    output = draw(st.sampled_from([1, 1, 2, 5, 9, 17, 30, 0]))
-    ids = draw(st.booleans()) and output > 0
+    output = draw(st.sampled_from([1, 2, 5, 9, 17, 30, 60, 60]))
+    ids = draw(st.integers(0, 3)) == 0
+    stream = FIRST_OWN_STREAM + 10 * index
     ask = Ask(
         prompt=draw(_pieces(most)),
-        output=[(EXPLICIT, i % 3, 1) for i in range(output)] if ids else [(FIRST_OWN_STREAM + 10 * index, 0, output)],
+        output=[(EXPLICIT, i % 3, 1) for i in range(output)] if ids else [(stream, 0, output)],
         output_tokens=output,
         max_tokens=max(output + draw(st.sampled_from([0, 0, 0, 3, 20, -2])), 1),
         samples=draw(st.sampled_from([1, 1, 1, 1, 2, 3])),
         namespace=draw(st.sampled_from([0, 0, 0, 1])),
         priority=draw(st.integers(0, 2)),
-        cancel_ns=draw(st.sampled_from([None, None, None, None, 0, 3_000, 40_000, 400_000])),
+        cancel_ns=draw(st.sampled_from([None] * 9 + [0, 3_000, 40_000, 400_000])),
     )
-    if asks and draw(st.booleans()):
+    if asks and draw(st.integers(0, 2)) == 0:
         ask.after = draw(st.integers(0, len(asks) - 1))
         ask.think_ns = draw(st.sampled_from([0, 1, 7_000, 300_000]))
         if draw(st.booleans()):  # a chat: the turn repeats what came before
             before = asks[ask.after]
-            ask.prompt = before.prompt + [run for run in before.output if run[2]] + ask.prompt
+            ask.prompt = before.prompt + before.output + ask.prompt
             ask.namespace = before.namespace
     return ask
 
 
 @st.composite
 def workloads(draw: st.DrawFn, most_asks: int = 12, most_tokens: int = 60) -> list[Ask]:
-    """Asks that contend for a few hundred tokens of memory, whose steps take some microseconds."""
+    """Asks of up to some hundred tokens, most of them at the same time; steps take some microseconds."""
     asks: list[Ask] = []
     now = 0
     for index in range(draw(st.integers(1, most_asks))):
         ask = draw(_ask(index, asks, most_tokens))
-        now += draw(st.sampled_from([0, 0, 1, 900, 9_000, 200_000]))
+        now += draw(st.sampled_from([0, 0, 0, 1, 900, 9_000, 100_000]))
         if ask.after is None:
             ask.arrival_ns = now
         asks.append(ask)

@@ -10,7 +10,7 @@ tokenised sequences, these before cancels; then the order in which the events ca
 
 import heapq
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from .cost import Step
 from .timed import Sequence
@@ -38,6 +38,11 @@ class Ask:
     namespace: int = 0
     priority: int = 0
     cancel_ns: int | None = None
+
+    def __repr__(self):
+        """Only what is not the default, for a failing case to be readable."""
+        own = ((f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default)
+        return f"Ask({', '.join(f'{name}={value!r}' for name, value in own)})"
 
     @property
     def num_prompt(self):
@@ -154,8 +159,8 @@ class TimedEngine:
             self._deliver()
             if self.scheduler.is_idle:
                 self.scheduler.go_idle()
-                if not self._events:
-                    return self
+                if all(row.finish_ns is not None for row in self.rows):
+                    return
                 self.now = max(self.now, self._events[0][0])
             elif self._step():
                 num_empty = 0
