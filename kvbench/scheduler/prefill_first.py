@@ -370,10 +370,12 @@ def _more_done(rec, q, a, b):
 def commit(e):
     """The step is over at e.now: complete sequences emit a token, enter the tree, or end."""
     rec, plan, now = e.slots.rec, e.plan, e.now
+    tokens = 0
     gap, same = np.int64(0), np.int64(0)  # tokens that had this gap and are not in the journal yet
     for row in range(e.num_plan):
         slot = plan[row, PLAN_SLOT]
         rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
+        tokens += plan[row, PLAN_TOKENS]
         if rec[slot, COMPUTED] < rec[slot, KNOWN]:
             pass  # its blocks enter the tree when the next chunk is scheduled
         elif rec[slot, PHASE] == IN_DECODE:
@@ -388,7 +390,7 @@ def commit(e):
         else:
             kv.publish_unfinished(e, slot)
     note_gap(e.journal, gap, same)
-    e.context += e.prefill_tokens + e.decode_rows
+    e.context += tokens
 
 
 @jit

@@ -53,16 +53,18 @@ def commit(e):
             slot = cal.head[place]
             leave(cal, rec, slot, bt)
             prefill_first.finish(e, slot)
+    tokens = 0
     for row in range(e.num_plan):
         slot = plan[row, PLAN_SLOT]
         rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
+        tokens += plan[row, PLAN_TOKENS]
         if rec[slot, COMPUTED] < rec[slot, KNOWN]:
             continue
         if begin_decode(e, slot, e.now):
             prefill_first.finish(e, slot)
         else:
             kv.publish_unfinished(e, slot)
-    e.context += e.prefill_tokens
+    e.context += tokens
 
 
 cancel = prefill_first.cancel

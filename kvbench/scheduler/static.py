@@ -81,10 +81,12 @@ def _form_batch(e):
 def commit(e):
     """As under continuous batching, but nobody leaves before all are done."""
     rec, plan, now = e.slots.rec, e.plan, e.now
+    tokens = 0
     gap, same = np.int64(0), np.int64(0)  # tokens that had this gap and are not in the journal yet
     for row in range(e.num_plan):
         slot = plan[row, PLAN_SLOT]
         rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
+        tokens += plan[row, PLAN_TOKENS]
         if rec[slot, COMPUTED] < rec[slot, KNOWN]:
             kv.publish_unfinished(e, slot)
         elif rec[slot, PHASE] == IN_DECODE:
@@ -99,7 +101,7 @@ def commit(e):
         else:
             kv.publish_unfinished(e, slot)
     note_gap(e.journal, gap, same)
-    e.context += e.prefill_tokens + e.decode_rows
+    e.context += tokens
     _dissolve(e)
 
 

@@ -192,10 +192,12 @@ def _drop_empty_rows(e):
 def commit(e):
     """The step is over at e.now: what was planned is written; complete sequences emit a token."""
     rec, plan, now = e.slots.rec, e.plan, e.now
+    tokens = 0
     gap, same = np.int64(0), np.int64(0)  # tokens that had this gap and are not in the journal yet
     for row in range(e.num_plan):
         slot = plan[row, PLAN_SLOT]
         rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
+        tokens += plan[row, PLAN_TOKENS]
         if rec[slot, COMPUTED] < rec[slot, KNOWN]:
             kv.publish_unfinished(e, slot)
         elif rec[slot, PHASE] == IN_DECODE:
@@ -210,7 +212,7 @@ def commit(e):
         else:
             kv.publish_unfinished(e, slot)
     note_gap(e.journal, gap, same)
-    e.context += e.prefill_tokens + e.decode_rows
+    e.context += tokens
 
 
 @jit

@@ -127,9 +127,11 @@ def commit(e):
             slot = cal.head[place]
             leave(cal, rec, slot, bt)
             token_budget.finish(e, slot)
+    tokens = 0
     for row in range(e.num_plan):
         slot = plan[row, PLAN_SLOT]
         rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
+        tokens += plan[row, PLAN_TOKENS]
         if rec[slot, COMPUTED] < rec[slot, KNOWN]:
             kv.publish_unfinished(e, slot)
         elif begin_decode(e, slot, e.now):
@@ -137,7 +139,7 @@ def commit(e):
         else:
             kv.publish_unfinished(e, slot)
             join(cal, rec, slot, bt)
-    e.context += e.prefill_tokens
+    e.context += tokens
 
 
 @entry
