@@ -182,7 +182,11 @@ def main() -> None:
     print(tabulate(rows, header, disable_numparse=True, colalign=("left", *("right",) * 5)))
     print(f"\nyardstick {yardstick_ns():.2f} ns; peak memory {_peak_mb()} MB\n")
     header = ["whole command, warm", "seconds", "x import numba"]
-    print(tabulate(command_rows(options.trace, rounds), header, disable_numparse=True, colalign=("left", "right", "right")))
+    print(
+        tabulate(
+            command_rows(options.trace, rounds), header, disable_numparse=True, colalign=("left", "right", "right")
+        )
+    )
 
 
 def _peak_mb() -> int:

@@ -31,15 +31,13 @@ def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         view = context.make_array(array)(context, builder, args[0])
-        stride = cgutils.unpack_tuple(builder, view.strides)[0]  # type: ignore[no-untyped-call]
+        stride = cgutils.unpack_tuple(builder, view.strides)[0]
         base = builder.ptrtoint(view.data, stride.type)
         address = builder.add(base, builder.mul(args[1], stride))
         pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
         kind = ir.IntType(32)
         shape = ir.FunctionType(ir.VoidType(), [pointer.type, kind, kind, kind])
-        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-            builder.module, shape, "llvm.prefetch.p0"
-        )
+        function = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
         builder.call(function, [pointer, kind(0), kind(3), kind(1)])  # read, keep in all levels, data
         return context.get_dummy_value()
 

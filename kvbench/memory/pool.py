@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inline, jit, struct
+from ..kernels.ordering import sort_by_key
 
 NO_BLOCK = 0
 
@@ -144,39 +145,14 @@ def ring_give(pool, row, start, stop):
 
 @jit
 def _sort_front(ring, head, n):
-    """Sort ring[head : head + n]: merge its ascending runs, of which a table has few."""
+    """Sort ring[head : head + n]. A table is a few ascending runs, so this is nearly linear."""
     mask = ring.size - 1
-    source, target = np.empty(n, np.int32), np.empty(n, np.int32)
+    block, along = np.empty(n, np.int64), np.empty(n, np.int64)
     for i in range(n):
-        source[i] = ring[(head + i) & mask]
-    runs = 2
-    while runs > 1:
-        runs, out = 0, 0
-        while out < n:
-            middle = _run_end(source, out, n)
-            stop = _run_end(source, middle, n)
-            left, right = out, middle
-            while out < stop:
-                if right == stop or (left < middle and source[left] < source[right]):
-                    target[out] = source[left]
-                    left += 1
-                else:
-                    target[out] = source[right]
-                    right += 1
-                out += 1
-            runs += 1
-        source, target = target, source
+        block[i] = ring[(head + i) & mask]
+    sort_by_key(block, along, n)
     for i in range(n):
-        ring[(head + i) & mask] = source[i]
-
-
-@jit
-def _run_end(values, start, n):
-    """End of the ascending run that begins at start; n when there is nothing left."""
-    end = min(start + 1, n)
-    while end < n and values[end] > values[end - 1]:
-        end += 1
-    return end
+        ring[(head + i) & mask] = block[i]
 
 
 # ---------------------------------------------------------------- list

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from kvbench.engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+
 from ..reference.engine import Ask
 from .workloads import workloads
-from kvbench.engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
 
 BLOCK_TOKENS = (1, 3, 16)
 SGLANG_POLICIES = ("fcfs", "lof", "priority")

@@ -81,7 +81,7 @@ class Tree:
         return {"evictable": evictable, "protected": protected, "total": evictable + protected}
 
     def preorder(self) -> list[list[Any]]:
-        """[tokens above, length, first slot, lock, hits, priority, namespace] of every node, children by (ns, tokens)."""
+        """[tokens above, length, first slot, lock, hits, priority, ns] of every node; children by (ns, tokens)."""
         t, nodes = self.tree, self.tree.nodes
         tokens_of = {number: page for page, number in self.pages.items()}
         children: dict[int, list[int]] = {}

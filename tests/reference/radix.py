@@ -13,8 +13,9 @@ Does not belong: block allocation, requests, time. "Time" is a counter that rise
 """
 
 import heapq
+from collections.abc import Hashable, Sequence
 from itertools import count
-from typing import Hashable, NamedTuple, Sequence
+from typing import NamedTuple
 
 # A node inserted this many times is in the protected segment of slru.
 SLRU_PROTECTED_HITS = 2
@@ -28,16 +29,16 @@ class Node:
     """A run of blocks with no branch inside; the root is the only node with no keys."""
 
     __slots__ = (
+        "children",
+        "created",
+        "hit_count",
         "keys",
-        "values",
+        "last_access",
+        "lock_ref",
         "namespace",
         "parent",
-        "children",
-        "lock_ref",
-        "hit_count",
         "priority",
-        "last_access",
-        "created",
+        "values",
     )
 
     def __init__(self, keys, values, namespace, parent, priority, last_access, created):

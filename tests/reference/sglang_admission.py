@@ -5,9 +5,9 @@ Does not belong: batches and steps (sglang_scheduler), blocks (sglang_memory).
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Callable, Optional
 
 from .radix import RadixTree
 from .sglang_memory import Request, RequestMemory
@@ -21,7 +21,7 @@ class SchedulerConfig:
     page_size: int = 1
     max_running_requests: int = 256
     max_prefill_tokens: int = 16384
-    chunked_prefill_size: Optional[int] = None
+    chunked_prefill_size: int | None = None
     enable_mixed_chunk: bool = False
     schedule_policy: str = "fcfs"  # fcfs lpm dfs-weight lof random priority
     eviction_policy: str = "lru"
@@ -46,7 +46,7 @@ class WaitingOrder:
     shuffle  called with the queue by the random policy; default: random.Random(config.random_seed).shuffle
     """
 
-    def __init__(self, config: SchedulerConfig, memory: RequestMemory, shuffle: Optional[Callable] = None):
+    def __init__(self, config: SchedulerConfig, memory: RequestMemory, shuffle: Callable | None = None):
         self._config = config
         self._memory = memory
         # Without a radix cache there is nothing to be aware of.
@@ -197,7 +197,7 @@ class PrefillAdmission:
         self._admit(request, is_cut=request is self.new_chunked)
         return self.state()
 
-    def _refusal(self, request) -> Optional[AdmissionResult]:
+    def _refusal(self, request) -> AdmissionResult | None:
         num_growth = min(max(request.max_new_tokens - request.num_output, 0), self._config.clip_max_new_tokens)
         if request.num_extend + num_growth + self._memory.block_size >= self.rem_total:
             return AdmissionResult.NO_TOKEN
@@ -205,7 +205,7 @@ class PrefillAdmission:
             return AdmissionResult.OTHER
         return None
 
-    def _cut_to_chunk(self, request) -> Optional[AdmissionResult]:
+    def _cut_to_chunk(self, request) -> AdmissionResult | None:
         if self.rem_chunk is None or self._memory.round_up(request.num_extend) <= self.rem_chunk:
             return None
         num_kept = self.rem_chunk // self._memory.block_size * self._memory.block_size

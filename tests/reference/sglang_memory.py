@@ -12,7 +12,7 @@ Does not belong: who runs (sglang_scheduler), what the tree evicts first (radix)
 """
 
 from collections import deque
-from typing import Hashable, Optional, Sequence
+from collections.abc import Hashable, Sequence
 
 from .radix import RadixTree
 
@@ -26,7 +26,7 @@ class TokenAllocator:
 
     def __init__(self, num_blocks: int):
         self._free = deque(range(1, num_blocks + 1))
-        self._held_back: Optional[list] = None
+        self._held_back: list | None = None
 
     @property
     def num_free(self) -> int:

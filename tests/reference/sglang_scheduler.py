@@ -6,9 +6,9 @@ Two verbs a step: schedule() decides and allocates, update(plan) applies the res
 Lives here: batches, retraction, the loop. Does not belong: order and budget (sglang_admission), blocks (sglang_memory).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Callable, Optional
 
 from .sglang_admission import AdmissionResult, PrefillAdmission, SchedulerConfig, WaitingOrder
 from .sglang_memory import Request, RequestMemory
@@ -25,9 +25,9 @@ class Batch:
     """Requests that run together. The running batch is one too: its is_full bars prefill until a request leaves."""
 
     requests: list = field(default_factory=list)
-    mode: Optional[Mode] = None
+    mode: Mode | None = None
     rows: list = field(default_factory=list)  # (id, prefix tokens, extend tokens), or (id, tokens) when decoding
-    chunked: Optional[Request] = None  # the request this batch leaves unfinished
+    chunked: Request | None = None  # the request this batch leaves unfinished
     decoding: list = field(default_factory=list)  # requests of a MIXED batch that only decode
     is_full: bool = False
 
@@ -40,7 +40,7 @@ class Plan:
     emptied in such a step, and the waiting requests are admitted in the next.
     """
 
-    batch: Optional[Batch]
+    batch: Batch | None
     retracted: list = field(default_factory=list)
     oom_aborted: list = field(default_factory=list)
     evicted: list = field(default_factory=list)  # values of each evicted node, in order
@@ -62,15 +62,15 @@ class Outcome:
 
 
 class SglangScheduler:
-    def __init__(self, config: SchedulerConfig, shuffle: Optional[Callable] = None):
+    def __init__(self, config: SchedulerConfig, shuffle: Callable | None = None):
         self.config = config
         is_radix = not config.disable_radix_cache
         self.memory = RequestMemory(config.num_kv_tokens, config.page_size, config.eviction_policy, is_radix)
         self.order = WaitingOrder(config, self.memory, shuffle)
         self.waiting = []
         self.running = Batch()
-        self.last_batch: Optional[Batch] = None
-        self.chunked: Optional[Request] = None
+        self.last_batch: Batch | None = None
+        self.chunked: Request | None = None
         self.new_token_ratio = config.init_new_token_ratio
 
     # -- what callers do ------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class SglangScheduler:
         else:
             self.running = Batch(requests=last.requests)  # is_full is forgotten with the old batch
 
-    def _prefill_batch(self) -> Optional[Batch]:
+    def _prefill_batch(self) -> Batch | None:
         if self.chunked is None:
             if self.running.is_full or not self.waiting:
                 return None
@@ -218,7 +218,7 @@ class SglangScheduler:
         batch.decoding = decoding
         batch.mode = Mode.MIXED
 
-    def _decode_batch(self, plan: Plan) -> Optional[Batch]:
+    def _decode_batch(self, plan: Plan) -> Batch | None:
         batch = self.running
         num_before = len(batch.requests)
         if not num_before:

@@ -402,7 +402,7 @@ class PolicyReplay:
     def prefill_adder(self, op):
         held = self.memory.allocator.take(op["held_tokens"] // self.config.page_size)
         running = [Request(None, 0, r["max_tokens"], None) for r in op["running"]]
-        for request, r in zip(running, op["running"]):
+        for request, r in zip(running, op["running"], strict=False):
             request.num_output = r["num_output"]
         admission = PrefillAdmission(
             self.config,

@@ -1,5 +1,7 @@
 """What the recordings do not show: aborts, out of memory, random / priority order, virtual keys, broken trees."""
 
+import functools
+import operator
 import random
 
 import pytest
@@ -21,7 +23,7 @@ def random_requests(rng, num_requests, page_size):
     """Prompts from few segments, so that prefixes are shared, split and evicted."""
     segments = [[rng.randrange(9) for _ in range(rng.randrange(8, 40))] for _ in range(4)]
     for i in range(num_requests):
-        prompt = sum(rng.sample(segments, rng.randrange(1, 3)), [])
+        prompt = functools.reduce(operator.iadd, rng.sample(segments, rng.randrange(1, 3)), [])
         prompt += [rng.randrange(9) for _ in range(rng.randrange(1, 9))]
         outputs = [rng.randrange(9) for _ in range(rng.randrange(1, 50))]
         content = TokenContent(prompt + outputs, page_size)
@@ -72,7 +74,8 @@ def test_a_lone_request_that_outgrows_memory_is_aborted():
     squatted = scheduler.memory.allocator.take(16)  # memory lent to another component
     while not scheduler.is_idle:
         aborted = scheduler.step().plan.oom_aborted
-    assert [r.id for r in aborted] == [0] and aborted[0].finish_reason == "oom"
+    assert [r.id for r in aborted] == [0]
+    assert aborted[0].finish_reason == "oom"
     scheduler.memory.allocator.free(squatted)
     scheduler.check_integrity()
 
@@ -96,7 +99,7 @@ def test_virtual_keys_and_tokens_behave_alike():
         return log
 
     def virtual(content):
-        names = ["block %s" % (key,) for key in content.block_keys(len(content.tokens))]
+        names = [f"block {key}" for key in content.block_keys(len(content.tokens))]
         return VirtualContent(names, 4)
 
     assert run(lambda content: content) == run(virtual)

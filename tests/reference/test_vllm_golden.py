@@ -74,7 +74,7 @@ class SchedulerReplay:
                 self.comparison.require_equal(f"step {record['step']}", record["out"], self._step(record["step"]))
         got = [self._summary_of(spec["id"]) for spec in self.header["requests"]]
         assert len(got) == len(self.summary)
-        for expected, row in zip(self.summary, got):
+        for expected, row in zip(self.summary, got, strict=False):
             self.comparison.require_equal(f"summary of {row['id']}", expected, row)
 
     def _request(self, spec):
@@ -268,7 +268,7 @@ def test_check_integrity_sees(damage):
         tables.check_integrity()
 
 
-@pytest.mark.parametrize("rules, expected", [(VLLM_0_19, [8, 8, 8]), (VLLM_0_33, [30, 8, 8])])
+@pytest.mark.parametrize(("rules", "expected"), [(VLLM_0_19, [8, 8, 8]), (VLLM_0_33, [30, 8, 8])])
 def test_threshold_and_a_lone_request(rules, expected):
     config = SchedulerConfig(
         block_size=4,
@@ -284,7 +284,7 @@ def test_threshold_and_a_lone_request(rules, expected):
     planned = [scheduler.schedule().rows["a"].num_tokens]
     scheduler.add(new_request("b", 100, 1))  # from now on the threshold counts in both versions
     plan = scheduler.schedule()
-    assert planned + [plan.rows["a"].num_tokens, plan.rows["b"].num_tokens] == expected
+    assert [*planned, plan.rows["a"].num_tokens, plan.rows["b"].num_tokens] == expected
 
 
 def test_watermark_binds_from_the_second_request_on():
@@ -309,9 +309,11 @@ def test_abort_between_schedule_and_update():
     scheduler = VllmScheduler(config, VLLM_0_33)
     scheduler.add(new_request("a", 9, 2, ["x", "y"]))
     plan = scheduler.schedule()
-    assert scheduler.abort("a") and not scheduler.abort("a")
+    assert scheduler.abort("a")
+    assert not scheduler.abort("a")
     assert scheduler.update(plan).emitted == []
-    assert scheduler.num_unfinished == 0 and scheduler.pool.num_free == 10
+    assert scheduler.num_unfinished == 0
+    assert scheduler.pool.num_free == 10
     scheduler.check_integrity()
 
 
@@ -353,4 +355,6 @@ def test_abort_of_running_and_preempted():
     for request_id in "ba":
         assert scheduler.abort(request_id)
         scheduler.check_integrity()
-    assert scheduler.pool.num_free == 5 and not scheduler.running and not scheduler.waiting
+    assert scheduler.pool.num_free == 5
+    assert not scheduler.running
+    assert not scheduler.waiting
