@@ -1,13 +1,23 @@
-"""Fixtures that tests of several rooms share."""
+"""Fixtures that tests of several rooms share.
+
+Tests run the product as plain Python: compiling every variant of the engine takes minutes, and the code is the
+same. `test_jitted.py` starts a second run of some of them with the code compiled (KVBENCH_TEST_JIT=1).
+"""
 
 from __future__ import annotations
 
 import os
 
+if os.environ.get("KVBENCH_TEST_JIT") != "1":
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+
+import numpy as np
 import pytest
 from hypothesis import settings
 
 from tests.fakes import FakeSimulation, fake_replay
+
+np.seterr(over="ignore")  # without jit, the hash mixing wraps around loudly
 
 # No deadline: the first example may compile. Under CI the same examples every time.
 settings.register_profile("kvbench", deadline=None, derandomize=bool(os.environ.get("CI")))

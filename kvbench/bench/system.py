@@ -144,6 +144,7 @@ def _settings(config: Config, costs: CostSettings, record_steps: bool) -> Engine
         closed_loop=_is_closed_loop(config),
         record_steps=record_steps,
         fast=config["path"] == "auto",
+        seed=config["seed"],
     )
 
 

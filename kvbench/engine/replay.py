@@ -71,7 +71,7 @@ def visit_radix(tree, pool, keys, seq, namespace, priority, n, scratch, row):
         radix.evict(tree, pool, n - found - pool.num_free)
     stop = min(n, found + pool.num_free)  # a prompt larger than the cache: as much of it as fits
     ring_take(pool, row, found, stop)
-    radix.insert(tree, pool, node, scratch, row, found, stop, priority, np.int64(1))
+    radix.insert(tree, pool, node, scratch, row, found, stop, -priority, np.int64(1))  # see kv._insert
     radix.unlock(tree, node)
     return found
 

@@ -289,6 +289,7 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
 
     row      blocks of the part that was there already are replaced by the tree's; the caller's duplicates
              among row[position:present] are given back to the pool
+    priority greater stays longer, under the policy that looks at it
     returns  (node that ends the path, blocks of keys[0:n] that were present)
     cost     O(n - position) and one step per node of the path
     """

@@ -13,10 +13,10 @@ DISCIPLINES = ("token-budget", "prefill-first")
 POLICIES = {
     "fcfs": "first come, first served (both disciplines)",
     "priority": "smallest priority value first, then arrival (both disciplines)",
-    "lpm": "longest cached prefix first; fcfs when many wait (prefill-first)",
-    "dfs-weight": "depth first through the radix tree, heaviest subtree first (prefill-first)",
+    "lpm": "longest cached prefix first; fcfs when many wait or without a radix tree (prefill-first)",
+    "dfs-weight": "depth first through the radix tree, heaviest subtree first; fcfs without one (prefill-first)",
     "lof": "largest declared output first (prefill-first)",
-    "random": "seeded shuffle of the waiting requests (prefill-first)",
+    "random": "the waiting requests shuffled before each prefill, by `seed` (prefill-first)",
 }
 EVICTION = {
     "lru": "least recently used (radix leaves; order of the free queue under block hash)",
@@ -145,6 +145,7 @@ SCHEDULER_KEYS: tuple[Key, ...] = (
         "shared with a waiter at least to go last",
         low=0,
     ),
+    Key("scheduler.prefill_max_requests", "int", 0, "requests", "in a prefill batch at most; 0 = no bound", low=0),
     Key("scheduler.lpm_fallback_waiting", "int", 128, "requests", "waiting above which lpm is fcfs", low=0),
     Key("scheduler.ignore_eos", "bool", False, "", "admit as if every output ran to its declared length"),
 )

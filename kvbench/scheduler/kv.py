@@ -211,7 +211,8 @@ def _insert(e, slot, count_hit):
     start = rec[slot, PUBLISHED]
     fill_keys(e.block_keys, seq, start, full, e.keys)
     row = e.slots.table[slot]
-    node, _ = radix.insert(e.tree, e.pool, rec[slot, NODE], e.keys, row, start, full, e.seqs.priority[seq], count_hit)
+    worth = -e.seqs.priority[seq]  # the tree keeps what is of greater priority; here the smaller is more urgent
+    node, _ = radix.insert(e.tree, e.pool, rec[slot, NODE], e.keys, row, start, full, worth, count_hit)
     rec[slot, PUBLISHED] = full
     return node
 

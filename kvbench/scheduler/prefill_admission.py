@@ -188,7 +188,7 @@ def _bear_to_the_end(e, seq, extend, taken):
         return NO_TOKEN, 0
     if not fits_until_end(e, seq, current_left(e) - whole - taken):
         return NO_TOKEN, 0
-    if not e.rules.chunked or whole <= e.budget[CHUNK_LEFT]:
+    if not e.rules.chunked or extend <= e.budget[CHUNK_LEFT]:
         return CONTINUE, extend
-    tokens = min(extend, int(e.budget[CHUNK_LEFT]))
+    tokens = int(e.budget[CHUNK_LEFT])
     return CONTINUE if tokens > 0 else OTHER, tokens

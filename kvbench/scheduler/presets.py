@@ -70,6 +70,7 @@ _SGLANG = {
     "scheduler.retract_decode_steps": 20,
     "scheduler.in_batch_check_threshold": 32,
     "scheduler.in_batch_deprioritize_threshold": 32,
+    "scheduler.prefill_max_requests": 0,
     "scheduler.lpm_fallback_waiting": 128,
     "scheduler.ignore_eos": False,
     "cache.kind": "radix",

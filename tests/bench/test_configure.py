@@ -216,7 +216,6 @@ def test_costs_and_clients_reach_the_engine():
     [
         (["overlap=true"], "overlap = true is not in this version, which runs overlap = false"),
         (["clock=measured"], "which runs clock = modelled"),
-        (["cache.state=warm"], "which runs cache.state = cold"),
         (["scheduler.policy=lpm"], "lpm is not a rule of scheduler.discipline = token-budget; choose fcfs"),
         (["preset=sglang", "cache.free_order=tail"], "choose auto, append, sorted-front"),
         (["cache.eviction=lfu"], "needs cache.kind = radix"),

@@ -9,8 +9,8 @@ from kvbench.engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, Eng
 from ..reference.engine import Ask
 from .workloads import workloads
 
-BLOCK_TOKENS = (1, 3, 16)
-SGLANG_POLICIES = ("fcfs", "lof", "priority")
+BLOCK_TOKENS = (1, 3, 4, 16)
+SGLANG_POLICIES = ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "priority")
 EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
 
 
@@ -60,15 +60,13 @@ def vllm(draw: st.DrawFn, version: str) -> tuple[list[Ask], EngineSettings]:
 
 
 @st.composite
-def sglang(
-    draw: st.DrawFn, fast: bool = False, policies: tuple[str, ...] = ("fcfs", "lof", "priority")
-) -> EngineSettings:
+def sglang(draw: st.DrawFn) -> tuple[list[Ask], EngineSettings]:
     """The rules of SGLang 0.5.12, with the radix tree or without."""
     asks = draw(workloads())
     block_tokens = draw(st.sampled_from(BLOCK_TOKENS))
     rules = SchedulerRules(
         discipline=PREFILL_FIRST,
-        policy=draw(st.sampled_from(policies)),
+        policy=draw(st.sampled_from(SGLANG_POLICIES)),
         max_running_requests=draw(st.sampled_from([1, 3, 8, 64, 64])),
         max_prefill_tokens=draw(st.sampled_from([20, 100, 16384])),
         chunked_prefill_size=draw(st.sampled_from([0, 16, 24, 64])),
@@ -77,6 +75,10 @@ def sglang(
         new_token_ratio_decay_steps=draw(st.sampled_from([3, 600])),
         clip_max_new_tokens=draw(st.sampled_from([2, 4096])),
         retract_decode_steps=draw(st.sampled_from([1, 20])),
+        lpm_fallback_waiting=128,
+        in_batch_check_threshold=draw(st.sampled_from([0, 32])),
+        in_batch_deprioritize_threshold=draw(st.sampled_from([5, 32])),
+        ignore_eos=draw(st.sampled_from([False, False, True])),
     )
     cache = CacheRules(
         kind=draw(st.sampled_from(["radix", "radix", "none"])),

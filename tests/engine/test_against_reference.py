@@ -12,27 +12,27 @@ from kvbench.engine.settings import EngineSettings
 from ..reference.engine import Ask
 from . import systems
 from .compare import compare
-from .workloads import workloads
 
-slowly = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+slowly = settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-def check(asks: list[Ask], system: EngineSettings) -> None:
+def check(case: tuple[list[Ask], EngineSettings]) -> None:
     """Both paths of the engine against the reference; the step path with integrity checked after every step."""
+    asks, system = case
     compare(asks, replace(system, check=True, record_steps=True))
 
 
 @pytest.mark.parametrize("version", ["0.19", "0.33"])
 def test_vllm(version):
     @slowly
-    @given(workloads(), systems.vllm(version))
-    def run(asks, system):
-        check(asks, system)
+    @given(systems.vllm(version))
+    def run(case):
+        check(case)
 
     run()
 
 
 @slowly
-@given(workloads(), systems.sglang())
-def test_sglang(asks, system):
-    check(asks, system)
+@given(systems.sglang())
+def test_sglang(case):
+    check(case)

@@ -5,7 +5,7 @@ cancels, refusals, and what a journal keeps of each sequence. Does not belong: w
 sglang_scheduler), what a step costs (cost).
 
 Times are ints of nanoseconds. An event that falls into a step is seen at its end. At one instant arrivals come before
-tokenised sequences, these before cancels; then the order in which the events came to be known.
+tokenised sequences, these before places that become free, these before cancels; then the order in which the events came to be known.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from .cost import Step
 from .timed import Sequence
 
-ARRIVAL, READY, CANCEL = 0, 1, 5
+ARRIVAL, READY, LAST_TOKEN_OUT, CANCEL = 0, 1, 4, 5
 NUM_EMPTY_PLANS = 4  # more of them in a row, and nothing will come of it at this instant
 
 
@@ -123,6 +123,12 @@ class TimedEngine:
         self._num_pending = [ask.samples for ask in self.asks]
         self._successors = [[] for _ in self.asks]
         self._events, self._num_events = [], 0
+        self._happen = {
+            ARRIVAL: self._arrive,
+            READY: self._enqueue,
+            LAST_TOKEN_OUT: self._free_place,
+            CANCEL: self._cancel,
+        }
         self._held = deque()
         self._num_in_flight = 0
         self._ended = []
@@ -259,7 +265,7 @@ class TimedEngine:
     def _deliver(self):
         while self._events and self._events[0][0] <= self.now:
             _, kind, _, number = heapq.heappop(self._events)
-            {ARRIVAL: self._arrive, READY: self._enqueue, CANCEL: self._cancel}[kind](self.rows[number])
+            self._happen[kind](self.rows[number])
             self._settle()
 
     def _arrive(self, row):
@@ -310,11 +316,18 @@ class TimedEngine:
     # -- ends -----------------------------------------------------------------------------------------------------
 
     def _end(self, row, state, was_in_flight=True):
+        """Under a cap the client keeps the place of a sequence until it has its last token."""
         row.finish_ns = self.now + (self.options.detokenize_ns if state == "finished" else 0)
         row.state = state
-        self._num_in_flight -= was_in_flight
+        if row.finish_ns > self.now and self.options.concurrency:
+            self._push(row.finish_ns, LAST_TOKEN_OUT, row)
+        elif was_in_flight:
+            self._free_place(row)
         self._decoding.discard(row.number)
         self._ended.append(row)
+
+    def _free_place(self, row):
+        self._num_in_flight -= 1
 
     def _settle(self):
         """What ends bring about: first the turns that come after them, then the places for those held back."""

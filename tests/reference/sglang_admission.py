@@ -238,8 +238,9 @@ class PrefillAdmission:
         if self.rem_chunk is not None and num_extend > self.rem_chunk:
             if self.rem_chunk <= 0:
                 return AdmissionResult.OTHER
-            request.num_fill = request.num_prefix + self.rem_chunk
-            self.new_chunked = request
+            if request.num_extend > self.rem_chunk:
+                request.num_fill = request.num_prefix + self.rem_chunk
+                self.new_chunked = request
         self._admit(request, is_cut=request is self.new_chunked)
         return self.state()
 
