@@ -147,7 +147,7 @@ def _arrive(e, seq):
         e.held[e.held_tail] = seq
         e.held_tail += 1
     else:
-        _send(e, seq)
+        _send(e, seq, q.arrival[seq])
 
 
 @inline
@@ -157,17 +157,19 @@ def _too_large(e, seq):
 
 
 @jit
-def _send(e, seq):
+def _send(e, seq, sent_ns):
+    """The client sends at sent_ns; under a closed loop it decides to ask only now."""
     q = e.seqs
     e.in_flight += 1
-    if e.closed_loop:  # the client decides to ask now
-        q.arrival[seq] = max(q.arrival[seq], e.now)
+    if e.closed_loop:
+        sent_ns = max(q.arrival[seq], e.now)
+        q.arrival[seq] = sent_ns
         if q.cancel_after[seq] >= 0:
-            push_event(e, e.now + q.cancel_after[seq], CANCEL, seq)
+            push_event(e, sent_ns + q.cancel_after[seq], CANCEL, seq)
     set_state(e, seq, TOKENIZING)
+    q.queued[seq] = sent_ns + e.tokenize_ns * q.prompt[seq]
     if e.tokenize_ns > 0:
-        sent = max(q.arrival[seq], e.now) if e.concurrency > 0 else q.arrival[seq]
-        push_event(e, sent + e.tokenize_ns * q.prompt[seq], READY, seq)
+        push_event(e, q.queued[seq], READY, seq)
     else:
         _enqueue(e, seq)
 
@@ -177,7 +179,6 @@ def _enqueue(e, seq):
     q = e.seqs
     if q.state[seq] != TOKENIZING:
         return  # cancelled meanwhile
-    q.queued[seq] = max(q.arrival[seq] + e.tokenize_ns * q.prompt[seq], q.arrival[seq])
     set_state(e, seq, WAITING)
     if e.rules.priority:
         queue_by_urgency(e, seq)
@@ -213,7 +214,7 @@ def settle_ended(e):
         request = q.request[seq]
         q.pending[request] -= 1
         if q.pending[request] == 0:
-            _start_successors(e, request, q.finish[seq])
+            _start_successors(e, request)
     _release_held(e)
 
 
@@ -224,12 +225,16 @@ def _release_held(e):
         seq = e.held[e.held_head]
         e.held_head += 1
         if e.seqs.state[seq] == ARRIVED:
-            _send(e, seq)
+            _send(e, seq, e.now)
 
 
 @inline
-def _start_successors(e, request, end_ns):
+def _start_successors(e, request):
+    """All samples are done: the next turn comes after the last of them, and the thinking."""
     q = e.seqs
+    end_ns = 0
+    for seq in range(q.first[request], q.first[request + 1]):
+        end_ns = max(end_ns, q.finish[seq])
     child = q.child[request]
     while child >= 0:
         arrival = end_ns + q.think_ns[child]
