@@ -9,7 +9,10 @@ from kvbench.engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, Eng
 from ..reference.engine import Ask
 from .workloads import workloads
 
+Case = tuple[list[Ask], EngineSettings]
+
 BLOCK_TOKENS = (1, 3, 4, 16)
+CALENDAR_BLOCK_TOKENS = (4, 5, 16)
 SGLANG_POLICIES = ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "priority")
 EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
 
@@ -34,18 +37,18 @@ def _blocks(draw: st.DrawFn, block_tokens: int, asks: list[Ask]) -> int:
 
 
 @st.composite
-def vllm(draw: st.DrawFn, version: str) -> tuple[list[Ask], EngineSettings]:
-    """The rules of vLLM 0.19 or 0.33, with block hash or without."""
+def vllm(draw: st.DrawFn, version: str, fast: bool) -> Case:
+    """The rules of vLLM 0.19 or 0.33, with block hash or without. fast: only such as the calendar path takes."""
     old = version == "0.19"
     asks = draw(workloads())
-    block_tokens = draw(st.sampled_from(BLOCK_TOKENS))
+    block_tokens = draw(st.sampled_from(CALENDAR_BLOCK_TOKENS if fast else BLOCK_TOKENS))
     rules = SchedulerRules(
         discipline=TOKEN_BUDGET,
-        policy=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
-        max_num_seqs=draw(st.sampled_from([1, 3, 8, 64, 64])),
+        policy="fcfs" if fast else draw(st.sampled_from(["fcfs", "priority"])),
+        max_num_seqs=draw(st.sampled_from([1, 3, 7, 7] if fast else [1, 3, 8, 64, 64])),
         max_num_batched_tokens=draw(st.sampled_from([7, 32, 64, 256])),
         enable_chunked_prefill=draw(st.sampled_from([True, True, True, False])),
-        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 10])),
+        long_prefill_token_threshold=0 if fast else draw(st.sampled_from([0, 0, 10])),
         long_prefill_threshold_when_alone=old,
         reserve_full_isl=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
@@ -56,21 +59,21 @@ def vllm(draw: st.DrawFn, version: str) -> tuple[list[Ask], EngineSettings]:
         num_blocks=_blocks(draw, block_tokens, asks),
         free_order="tail" if old else "unhashed-first",
     )
-    return asks, EngineSettings(rules, cache, block_tokens, 1000, **draw(clients()))
+    return asks, EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))
 
 
 @st.composite
-def sglang(draw: st.DrawFn) -> tuple[list[Ask], EngineSettings]:
-    """The rules of SGLang 0.5.12, with the radix tree or without."""
+def sglang(draw: st.DrawFn, fast: bool) -> Case:
+    """The rules of SGLang 0.5.12, with the radix tree or without. fast: only such as the calendar path takes."""
     asks = draw(workloads())
-    block_tokens = draw(st.sampled_from(BLOCK_TOKENS))
+    block_tokens = draw(st.sampled_from(CALENDAR_BLOCK_TOKENS if fast else BLOCK_TOKENS))
     rules = SchedulerRules(
         discipline=PREFILL_FIRST,
         policy=draw(st.sampled_from(SGLANG_POLICIES)),
         max_running_requests=draw(st.sampled_from([1, 3, 8, 64, 64])),
         max_prefill_tokens=draw(st.sampled_from([20, 100, 16384])),
         chunked_prefill_size=draw(st.sampled_from([0, 16, 24, 64])),
-        enable_mixed_chunk=draw(st.sampled_from([False, False, True])),
+        enable_mixed_chunk=not fast and draw(st.sampled_from([False, False, True])),
         schedule_conservativeness=draw(st.sampled_from([0.02, 0.1, 0.3, 1.0])),
         new_token_ratio_decay_steps=draw(st.sampled_from([3, 600])),
         clip_max_new_tokens=draw(st.sampled_from([2, 4096])),
@@ -86,4 +89,4 @@ def sglang(draw: st.DrawFn) -> tuple[list[Ask], EngineSettings]:
         eviction=draw(st.sampled_from(EVICTIONS)),
         free_order="auto",
     )
-    return asks, EngineSettings(rules, cache, block_tokens, 1000, **draw(clients()))
+    return asks, EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))

@@ -1,38 +1,48 @@
-"""Whole runs against plain Python: every timestamp, token count, gap, counter and step equal."""
+"""Whole runs against plain Python: every timestamp, token count, gap, counter and step equal, on both paths."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
 
-from kvbench.engine.settings import EngineSettings
-
-from ..reference.engine import Ask
 from . import systems
 from .compare import compare
 
-slowly = settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+pytestmark = pytest.mark.skipif("KVBENCH_LONG" not in os.environ, reason="takes half an hour: set KVBENCH_LONG=1")
+
+SYSTEMS = {
+    "vllm-0.19": lambda fast: systems.vllm("0.19", fast),
+    "vllm-0.33": lambda fast: systems.vllm("0.33", fast),
+    "sglang": systems.sglang,
+}
+PATHS = pytest.mark.parametrize("fast", [False, True], ids=["step", "calendar"])
 
 
-def check(case: tuple[list[Ask], EngineSettings]) -> None:
-    """Both paths of the engine against the reference; the step path with integrity checked after every step."""
-    asks, system = case
-    compare(asks, replace(system, check=True, record_steps=True))
+def check_all(cases: SearchStrategy[systems.Case], fast: bool, num_cases: int) -> None:
+    """Integrity is recomputed after every step."""
+
+    @settings(max_examples=num_cases, suppress_health_check=list(HealthCheck))
+    @given(cases)
+    def check(case: systems.Case) -> None:
+        asks, system = case
+        simulation = compare(asks, replace(system, check=True, record_steps=True))
+        assert simulation.counters().path == ("calendar" if fast else "step")
+
+    check()
 
 
-@pytest.mark.parametrize("version", ["0.19", "0.33"])
-def test_vllm(version):
-    @slowly
-    @given(systems.vllm(version))
-    def run(case):
-        check(case)
-
-    run()
+@PATHS
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_small_workloads(name, fast):
+    check_all(SYSTEMS[name](fast), fast, num_cases=25)
 
 
-@slowly
-@given(systems.sglang())
-def test_sglang(case):
-    check(case)
+@pytest.mark.skipif("KVBENCH_LONG" not in os.environ, reason="takes a quarter of an hour: set KVBENCH_LONG=1")
+@PATHS
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_many_small_workloads(name, fast):
+    check_all(SYSTEMS[name](fast), fast, num_cases=1000)

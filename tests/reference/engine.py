@@ -5,7 +5,8 @@ cancels, refusals, and what a journal keeps of each sequence. Does not belong: w
 sglang_scheduler), what a step costs (cost).
 
 Times are ints of nanoseconds. An event that falls into a step is seen at its end. At one instant arrivals come before
-tokenised sequences, these before places that become free, these before cancels; then the order in which the events came to be known.
+tokenised sequences, these before places that become free, these before cancels; then the order in which the events
+came to be known.
 """
 
 import heapq
