@@ -76,7 +76,8 @@ def test_two_engines_in_turn_do_what_each_does_alone(requests, costs):
     until, done = 0, False
     while not done:
         until += 200_000_000
-        done = all([simulation.advance(until) for simulation in pair.values()])
+        ended = [simulation.advance(until) for simulation in pair.values()]  # each in turn, whoever is done
+        done = all(ended)
     assert {name: simulation.counters() for name, simulation in pair.items()} == alone
 
 
