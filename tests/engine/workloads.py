@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from kvbench.core.requests import EXPLICIT, NONE, Requests
 
 from ..reference.engine import Ask
 
+TRACE = Path(__file__).resolve().parents[3] / "shared" / "traces" / "mooncake" / "conversation_trace.jsonl"
+"""A real trace, where it lies beside the checkout."""
 DOCUMENTS = (1, 2)
 """Virtual streams that prompts have in common."""
 FIRST_OWN_STREAM = 100
