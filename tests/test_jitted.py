@@ -35,11 +35,11 @@ def pytest_again(*arguments: str, **more: str) -> None:
 
 
 def test_recordings_and_costs_compiled():
-    pytest_again("tests/prefix", "tests/costs/test_tables.py", "tests/scheduler", "-k", "not sched or _04_")
+    pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py")
 
 
 def test_the_tree_with_bounds_checked(tmp_path):
-    pytest_again("tests/prefix", "-k", "_00_ or _07_", NUMBA_BOUNDSCHECK="1", XDG_CACHE_HOME=str(tmp_path))
+    pytest_again("tests/prefix/test_radix_golden.py", "-k", "_00_ or _07_", NUMBA_BOUNDSCHECK="1", XDG_CACHE_HOME=str(tmp_path))
 
 
 @pytest.mark.parametrize("name", RUNS)
