@@ -39,7 +39,8 @@ def test_recordings_and_costs_compiled():
 
 
 def test_the_tree_with_bounds_checked(tmp_path):
-    pytest_again("tests/prefix/test_radix_golden.py", "-k", "_00_ or _07_", NUMBA_BOUNDSCHECK="1", XDG_CACHE_HOME=str(tmp_path))
+    more = {"NUMBA_BOUNDSCHECK": "1", "XDG_CACHE_HOME": str(tmp_path)}
+    pytest_again("tests/prefix/test_radix_golden.py", "-k", "_00_ or _07_", **more)
 
 
 @pytest.mark.parametrize("name", RUNS)
