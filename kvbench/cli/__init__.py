@@ -16,6 +16,7 @@ from .. import __version__
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
 from .run import run_command
 from .show import config_command, list_command
+from .verify import verify_command
 
 NO_COLOR = bool(os.environ.get("NO_COLOR"))
 
@@ -39,6 +40,7 @@ def app(context: click.Context) -> int | None:
 app.add_command(run_command, "run")
 app.add_command(list_command, "list")
 app.add_command(config_command, "config")
+app.add_command(verify_command, "verify")
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ import click
 class ProgressBar:
     """Takes (done, total) between slices; a context manager, so that an interrupt leaves a clean line."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, what: str = "sequences") -> None:
+        self._what = what
         self._shown = not quiet and sys.stderr.isatty()
         self._bar: Any = None
 
@@ -22,7 +23,7 @@ class ProgressBar:
         if not self._shown:
             return
         if self._bar is None:
-            self._bar = click.progressbar(length=total, label="sequences", file=sys.stderr)
+            self._bar = click.progressbar(length=total, label=self._what, file=sys.stderr)
         self._bar.update(done - self._bar.pos)
 
     def __exit__(self, *_: object) -> None:

@@ -103,6 +103,7 @@ def build_engine(
         "capacity_tokens": capacity,
         "queue_head": NO_SEQ,
         "queue_tail": NO_SEQ,
+        "empty_plans": 0,
         "fault": NO_FAULT,
         "fault_seq": NO_SEQ,
     }

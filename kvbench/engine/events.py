@@ -193,6 +193,7 @@ def _cancel_unseen(e, seq):
     if state == ARRIVED or state == TOKENIZING:
         if state == ARRIVED:
             e.in_flight += 1  # it never was in flight; settle_ended takes one off
+        e.seqs.queued[seq] = -1  # it never got into the queue
         close_sequence(e, seq, CANCELLED)
         return True
     return state >= FIRST_TERMINAL
@@ -202,9 +203,8 @@ def _cancel_unseen(e, seq):
 def settle_ended(e):
     """Tell the world about sequences that ended: their places are free, their successors may come."""
     q = e.seqs
-    while e.num_ended > 0:
-        e.num_ended -= 1
-        seq = e.ended[e.num_ended]
+    for i in range(e.num_ended):  # in the order in which they ended
+        seq = e.ended[i]
         if q.state[seq] == REFUSED:
             pass  # it was never in flight
         elif e.concurrency > 0 and q.finish[seq] > e.now:
@@ -215,6 +215,7 @@ def settle_ended(e):
         q.pending[request] -= 1
         if q.pending[request] == 0:
             _start_successors(e, request)
+    e.num_ended = 0
     _release_held(e)
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 
 from ..core.errors import KvbenchError
+from ..core.requests import I64
 from ..prefix import leaf_heap as node_columns
 from ..prefix.block_hash import GONE
 from ..scheduler.state import Engine
@@ -19,6 +20,7 @@ from ..scheduler.state_columns import (
     ENDED,
     FIRST_TERMINAL,
     FREE_SLOT,
+    NEXT,
     NODE,
     PHASE,
     PUBLISHED,
@@ -40,17 +42,28 @@ def check_integrity(e: Engine) -> None:
     _same("context", e.context, int(rec[holders, COMPUTED].sum()))
     _same("table_blocks", e.table_blocks, int(rec[holders, BLOCKS].sum()))
     _same("holders", e.slots.holders, len(holders))
+    _same("running sequences", e.slots.running, _length(e.slots.head, rec[:, NEXT]))
+    _same("waiting sequences", e.num_waiting, _length(e.queue_head, e.seqs.queue_next))
+    if np.any(rec[holders, COMPUTED] > rec[holders, BLOCKS] * e.rules.block_tokens):
+        raise KvbenchError("integrity: a sequence has computed more tokens than its block table holds")
     terminal = e.seqs.state >= FIRST_TERMINAL
     _same("terminal sequences", e.num_done, int(terminal.sum()))
     if np.any(e.seqs.slot[terminal] >= 0):
         raise KvbenchError("integrity: a terminal sequence still holds a slot")
-    if e.short_of_memory:
-        raise KvbenchError("integrity: a batch did not get the blocks it was admitted for")
 
 
 def _same(what: str, kept: int, counted: int) -> None:
     if kept != counted:
         raise KvbenchError(f"integrity: {what} is kept as {kept}, counted {counted}")
+
+
+def _length(at: int, following: I64) -> int:
+    """Of a linked list that ends in -1; a ring counts as one longer than all there are."""
+    count = 0
+    while at >= 0 and count <= following.size:
+        at = int(following[at])
+        count += 1
+    return count
 
 
 def _holders(e: Engine) -> list[int]:
@@ -91,6 +104,7 @@ def _check_list(e: Engine, holders: list[int]) -> None:
             raise KvbenchError(f"integrity: the free queue is torn behind block {block}")
         free.append(block)
         block = int(after[block])
+    _same("free blocks", e.pool.num_free, len(free))
     _same("last of the free queue", int(before[0]), free[-1] if free else 0)
     references: Counter[int] = Counter()
     for slot in holders:
@@ -126,6 +140,12 @@ def _check_radix(e: Engine, holders: list[int]) -> None:
         names.add((parent, int(tree.keys[offset])))
         if parent > 0 and nodes[parent, node_columns.LENGTH] == 0:
             raise KvbenchError(f"integrity: node {n} hangs below a node that is gone")
+    if sorted(int(v) & 0xFFFFFFFF for v in tree.table if v) != live:
+        raise KvbenchError("integrity: the table of children and the nodes disagree")
+    offered = set(tree.heap_node[: tree.heap_size].tolist())
+    for n in live:
+        if node_columns.is_candidate(nodes, n) and n not in offered:
+            raise KvbenchError(f"integrity: leaf {n} could be evicted and is not on offer")
     if len(names) != len(live):
         raise KvbenchError("integrity: two children of one node begin alike")
     for slot in holders:

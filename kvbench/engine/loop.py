@@ -164,7 +164,6 @@ def _advance(e, until_ns, max_steps, schedule, commit, cancel):
 
     returns  DONE, PAUSED (time reached), SLICE_OVER (call again), FAULT (see e.fault)
     """
-    empty = 0
     for _ in range(max_steps):
         seq = NO_SEQ
         if e.next_ns <= e.now:
@@ -190,16 +189,16 @@ def _advance(e, until_ns, max_steps, schedule, commit, cancel):
         if e.now >= until_ns:
             return PAUSED
         if one_step(e, schedule, commit):
-            empty = 0
+            e.empty_plans = 0
             continue
-        empty += 1
-        if empty > _EMPTY_PLANS:
+        e.empty_plans += 1
+        if e.empty_plans > _EMPTY_PLANS:
             coming = e.next_ns
             if coming != NEVER_NS:
                 e.now = max(e.now, coming)
             else:
                 unstick(e)
-            empty = 0
+            e.empty_plans = 0
     return SLICE_OVER
 
 

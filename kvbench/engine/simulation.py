@@ -19,6 +19,8 @@ from ..scheduler.state_columns import (
     FAILED,
     FINISHED,
     GENERATED,
+    NO_FAULT,
+    OUT_OF_KV,
     REFUSED,
     STATE_NAMES,
     TIMED_OUT,
@@ -71,9 +73,9 @@ class Simulation:
         for _ in range(min(max_steps, 1 << 40)):
             with np.errstate(over="ignore"):
                 status = advance(self.engine, until_ns, 1)
-            check_integrity(self.engine)
-            if status == FAULT:
+            if self.engine.fault != NO_FAULT:
                 raise KvbenchError(self._fault())
+            check_integrity(self.engine)
             if status in (DONE, PAUSED):
                 return status == DONE
         return False
@@ -93,6 +95,12 @@ class Simulation:
         if e.fault == BAD_TRANSITION:
             state = STATE_NAMES[e.seqs.state[e.fault_seq]]
             return f"engine fault: sequence {e.fault_seq} left the table of states (now {state})"
+        if e.fault == OUT_OF_KV:
+            return (
+                "out of KV memory: a batch did not get the blocks it was admitted for (the engine would end here); "
+                "try scheduler.enable_mixed_chunk=false, more cache.blocks or a greater "
+                "scheduler.schedule_conservativeness"
+            )
         return "engine fault: sequences are left and nothing can happen any more"
 
     def journal(self) -> core_journal.Journal:

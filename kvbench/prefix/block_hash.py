@@ -2,8 +2,8 @@
 
 A block is registered when it is allocated for scheduled tokens, and stays visible after its last reference is
 gone until the free queue hands it out again (lazy eviction). Blocks of equal content coexist: a look-up
-gives the one that was registered first and is still there. The chain hash is 64 bits; among ten million
-blocks two different prefixes meet with probability below 3e-6.
+gives the one that was registered first and is still there. The chain hash has 63 bits; among ten million
+blocks two different prefixes meet with probability below 6e-6.
 
 What must always hold: a block has a content exactly while it is in the map or behind the one that is.
 
@@ -26,6 +26,9 @@ from ..memory.pool import (
 from .keys import fill_keys
 
 _LOOKAHEAD = 64
+
+NO_WATCH = 0
+"""No content is 0."""
 
 EMPTY, GONE = 0, 1  # entries of the table; a real one has a tag of at least 1 above bit 32
 
@@ -50,14 +53,15 @@ class HashMap:
 
 def make_map(num_blocks: int, log_capacity: int = 0) -> HashMap:
     size = 1 << (4 * max(num_blocks, 4)).bit_length()
-    return HashMap(np.zeros(size, np.int64), 0, 0, 0, 0, False, np.zeros(log_capacity, np.int64), 0)
+    return HashMap(np.zeros(size, np.int64), 0, 0, 0, NO_WATCH, False, np.zeros(log_capacity, np.int64), 0)
 
 
 @inline
 def chain(parent, key):
     """Hash of a block from its predecessor's hash and its own key; never 0."""
     # Overflow of int64 is undefined in compiled code; mix in uint64 only.
-    x = (np.uint64(parent) ^ np.uint64(key)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xA0761D6478BD642F)
+    turned = (np.uint64(parent) << np.uint64(23)) | (np.uint64(parent) >> np.uint64(41))  # a, b is not b, a
+    x = (turned ^ np.uint64(key)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xA0761D6478BD642F)
     x ^= x >> np.uint64(32)
     x *= np.uint64(0xD6E8FEB86659FD93)
     x ^= x >> np.uint64(29)
@@ -245,6 +249,26 @@ def withdraw(hashes, pool, row, start, stop):
             hashes.used -= _erase(table, contents[block], block)
             hashes.distinct -= 1
         contents[block] = 0
+
+
+@jit
+def forget(hashes, pool):
+    """Make every block invisible; the free queue keeps its order. False, and nothing is changed, while one is in use.
+
+    source   vLLM's reset of the prefix cache
+    """
+    if pool.num_free != pool.num_blocks:
+        return False
+    contents, has_twins, table = pool.content, pool.has_twins, hashes.table
+    for block in range(contents.size):
+        contents[block] = 0
+        has_twins[block] = 0
+    for at in range(table.size):
+        table[at] = EMPTY
+    hashes.used = 0
+    hashes.distinct = 0
+    pool.cached = 0
+    return True
 
 
 @entry

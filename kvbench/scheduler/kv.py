@@ -27,6 +27,7 @@ from .state_columns import (
     HASHED,
     KNOWN,
     NODE,
+    OUT_OF_KV,
     PUBLISHED,
     RADIX,
     SEQ,
@@ -78,10 +79,12 @@ def lookup(e, seq, limit, row):
 @inline
 def watch_first_miss(e, seq, hits, content):
     """Note the first block that a refused sequence did not find; `hashes.watch_seen` tells when it appears."""
-    if e.rules.cache_kind == HASHED:
+    e.hashes.watch_seen = False
+    e.hashes.watch = block_hash.NO_WATCH
+    whole = (e.seqs.prompt[seq] + e.seqs.generated[seq]) // e.rules.block_tokens
+    if e.rules.cache_kind == HASHED and hits < whole:
         fill_keys(e.block_keys, seq, hits, hits + 1, e.keys)
         e.hashes.watch = block_hash.chain(content, e.keys[hits])
-        e.hashes.watch_seen = False
 
 
 @inline
@@ -117,7 +120,7 @@ def install(e, slot, tokens):
     """KV of the first `tokens` tokens was computed elsewhere and is put in place; the caller has checked memory."""
     rec = e.slots.rec
     if not extend(e, slot, tokens):
-        e.short_of_memory = True
+        e.fault = OUT_OF_KV
     e.context += tokens - rec[slot, COMPUTED]
     rec[slot, COMPUTED] = tokens
     publish_hashed(e, slot, tokens)

@@ -37,6 +37,7 @@ from .state_columns import (
     NEXT,
     NO_SEQ,
     NO_SLOT,
+    OUT_OF_KV,
     PHASE,
     PLAN_BLOCKS_BEFORE,
     PLAN_SLOT,
@@ -133,7 +134,7 @@ def prefill(e):
     _admit_waiting(e, places)
     if e.num_plan == 0:
         return False
-    _reserve_prefill(e)
+    reserve_prefill(e)
     for row in range(e.num_plan):
         e.batch[row] = e.plan[row, PLAN_SLOT]
     if e.rules.mixed:
@@ -161,22 +162,23 @@ def _admit_waiting(e, places):
 
 
 @inline
-def _reserve_prefill(e):
-    """Memory for the whole batch."""
+def reserve_prefill(e):
+    """Memory for the whole batch that is planned."""
     bt = e.rules.block_tokens
     tokens = 0
     for row in range(e.num_plan):
         tokens += e.plan[row, PLAN_TOKENS] + (bt if bt > 1 else 0)
     make_room(e, tokens)
     for row in range(e.num_plan):
-        _take_row(e, row)
+        take_row(e, row)
 
 
 @jit
-def _take_row(e, row):
+def take_row(e, row):
+    """Blocks for the tokens of one planned row; the caller has made room."""
     upto = e.plan[row, PLAN_START] + e.plan[row, PLAN_TOKENS]
     if not kv.extend(e, e.plan[row, PLAN_SLOT], upto):
-        e.short_of_memory = True
+        e.fault = OUT_OF_KV
     kv.publish_hashed(e, e.plan[row, PLAN_SLOT], upto)
 
 
@@ -256,7 +258,7 @@ def _plan_decodes(e):
         plan[row, PLAN_TOKENS] = 1
         plan[row, PLAN_BLOCKS_BEFORE] = rec[slot, BLOCKS]
         if rec[slot, COMPUTED] + 1 > min(rec[slot, BLOCKS], rec[slot, PUBLISHED] + 1) * bt - 1:
-            _take_row(e, row)
+            take_row(e, row)
         row += 1
         slot = rec[slot, NEXT]
     e.num_plan = row

@@ -8,7 +8,7 @@ from .calendar import leave, tick
 from .due import open_due
 from .lifecycle import begin_decode
 from .prefill_first import may_prefill, open_step, prefill, prepare_decode
-from .state_columns import COMPUTED, KNOWN, NO_SLOT, PLAN_SLOT, PLAN_TOKENS
+from .state_columns import COMPUTED, KNOWN, NO_SLOT, OUT_OF_KV, PLAN_SLOT, PLAN_TOKENS
 from .waiting_order import sort_waiting
 
 
@@ -37,7 +37,7 @@ def schedule_sorted(e):
 def _decode(e):
     if prepare_decode(e):
         if not open_due(e):
-            e.short_of_memory = True
+            e.fault = OUT_OF_KV
         e.calendar.planned = e.calendar.decoders
 
 

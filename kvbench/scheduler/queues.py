@@ -109,7 +109,8 @@ def open_slot(e, seq):
     rec[slot, SEQ] = seq
     rec[slot, GENERATED] = q.generated[seq]
     rec[slot, KNOWN] = q.prompt[seq] + q.generated[seq]
-    rec[slot, FINAL] = q.output[seq]
+    # a cancel that came while it ran holds although it lost its memory meanwhile
+    rec[slot, FINAL] = q.generated[seq] + 1 if q.flagged[seq] == 1 else q.output[seq]
     rec[slot, COMPUTED] = 0
     rec[slot, PHASE] = IN_PREFILL
     rec[slot, LAST_TOKEN] = q.last_token[seq]

@@ -142,7 +142,6 @@ class Engine:
     plan           (rows, 4) this step's work; num_plan of them. keys: (blocks,) scratch for block keys
     batch, batch_size   prefill-first: slots of the last prefill batch, not merged yet
     chunk          prefill-first: the slot that is in the middle of its prefill
-    short_of_memory   a batch did not get all its blocks (cannot happen: checked at the end of a run)
     budget         prefill-first: see prefill_first.REM_*
     blocked_seq, blocked_need   token-budget: the head of the queue that found no memory, and what it needed
     ends, num_ends   prefill-first: see known_ends
@@ -157,6 +156,7 @@ class Engine:
     held           (sequences,) sent by nobody yet: the client's queue behind the concurrency cap
     refuse, capacity_tokens   refuse at arrival what could never run: more than this many tokens
     query, resources    of the cost tables
+    empty_plans    steps in a row that found nothing to do
     decode_seqs, decode_context, prefill_seqs, prefill_tokens   of the step; decode_rows: decode_seqs without
                    the padding of a static batch
     table_blocks, context   sums of BLOCKS and COMPUTED over slots that hold memory
@@ -182,7 +182,6 @@ class Engine:
     batch_size: "i8"
     chunk: "i8"
     batch_is_full: "b1"
-    short_of_memory: "b1"
     ratio: "f8"
     budget: "f8[::1]"
     ends: "i8[:,::1]"
@@ -220,6 +219,7 @@ class Engine:
     num_waiting: "i8"
     now: "i8"
     num_done: "i8"
+    empty_plans: "i8"
     fault: "i8"
     fault_seq: "i8"
     decode_seqs: "i8"

@@ -159,6 +159,10 @@ class VllmSteps:
         return sum(self._pool.chain_of[block] >= 0 for block in self._pool.free_queue)
 
     @property
+    def free_blocks(self):
+        return list(self._pool.free_queue)
+
+    @property
     def wasted_tokens(self):
         """Slots of block tables that hold no token, once the planned step has run."""
         return sum(
@@ -287,6 +291,10 @@ class SglangSteps:
     def num_inserted(self):
         tree = self._memory.tree
         return tree.num_evictable + tree.num_protected + self._num_evicted
+
+    @property
+    def free_blocks(self):
+        return list(self._memory.allocator._free)
 
     @property
     def wasted_tokens(self):

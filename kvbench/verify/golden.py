@@ -1,0 +1,155 @@
+"""Replay recordings of real engines through the product's own code, and say where the two differ.
+
+A stream is replayed up to the first step in which something differs: from there on the two are in different
+states, and further differences say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..core.errors import KvbenchError
+from .recording import Recording, Row, find_recordings, read_recording
+from .sglang_policy import SglangPolicy
+from .sglang_radix import SglangRadix
+from .sglang_requests import SglangRequests
+from .sglang_scheduler import SglangScheduler
+from .stream import Stream
+from .vllm_scheduler import VllmScheduler
+from .vllm_tables import VllmTables
+
+COMPONENTS: dict[str, type[Stream]] = {
+    "v1_scheduler": VllmScheduler,
+    "v1_kv_cache_manager": VllmTables,
+    "scheduler": SglangScheduler,
+    "radix_cache": SglangRadix,
+    "radix_cache_request_level": SglangRequests,
+    "schedule_policy_and_prefill_adder": SglangPolicy,
+}
+"""Component in the header of a recording -> what replays it."""
+
+ABSENT = "(absent)"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field of one step. ABSENT where only one side has it."""
+
+    field: str
+    recorded: Any
+    kvbench: Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one stream.
+
+    agreed, steps   steps that agree, and all of them; the summary is no step
+    where           line and step of the first difference
+    differences     of that step
+    unknown         why it was not replayed
+    """
+
+    name: str
+    engine: str
+    steps: int
+    agreed: int = 0
+    where: str = ""
+    differences: tuple[Difference, ...] = ()
+    unknown: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.differences and not self.unknown
+
+
+def verify_folder(folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Verdict]:
+    """A verdict for every recording of a folder, by name.
+
+    raises  UsageError: no folder, no recordings, a file that is none. KvbenchError: one that cannot be replayed
+    """
+    recordings = [read_recording(path) for path in find_recordings(folder)]
+    verdicts: list[Verdict] = []
+    for recording in recordings:
+        progress(len(verdicts), len(recordings))
+        verdicts.append(verify(recording))
+    progress(len(recordings), len(recordings))
+    return verdicts
+
+
+def verify(recording: Recording) -> Verdict:
+    """Replay one stream."""
+    header, rows = recording.header, recording.rows
+    engine = f"{header['engine']} {header['version']}"
+    if unknown := why_unknown(header):
+        return Verdict(recording.name, engine, len(rows), unknown=unknown)
+    with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+        stream = _guarded(header, COMPONENTS[header["component"]], header, rows)
+        for number, row in enumerate(rows):
+            _check_operation(stream, row)
+            found = differences(recorded(row), _guarded(row, stream.step, row))
+            if found:
+                return Verdict(recording.name, engine, len(rows), number, _place(row, number), found)
+        found = differences(recording.last, stream.last())
+    return Verdict(recording.name, engine, len(rows), len(rows), f"line {recording.last.line}, the summary", found)
+
+
+def why_unknown(header: Row) -> str:
+    """Why kvbench cannot replay a stream with this header; "" if it can."""
+    kind = COMPONENTS.get(header["component"])
+    if kind is None:
+        return f"component {header['component']} is unknown; known are {', '.join(COMPONENTS)}"
+    if header["engine"] != kind.ENGINE or header["version"] not in kind.VERSIONS:
+        known = f"{kind.ENGINE} {' and '.join(kind.VERSIONS)}"
+        return f"{header['engine']} {header['version']} is unknown for {header['component']}; known: {known}"
+    for name, value in header["params"].items():
+        if name in kind.FIXED and value != kind.FIXED[name]:
+            return f"parameter {name} = {value} is not modelled; only {kind.FIXED[name]} is"
+        if name not in kind.FIXED and name not in kind.PARAMS:
+            return f"parameter {name} is unknown for {header['component']}"
+    return ""
+
+
+def _check_operation(stream: Stream, row: Row) -> None:
+    known = getattr(stream, "OPERATIONS", None)
+    if known is not None and row["op"] not in known:
+        raise KvbenchError(f"{row.where}: operation {row['op']} is unknown; known are {', '.join(sorted(known))}")
+
+
+def _guarded(row: Row, action: Callable[..., T], *arguments: Any) -> T:
+    """What a wrong value in a file breaks is reported with its place."""
+    try:
+        return action(*arguments)
+    except KvbenchError:
+        raise
+    except Exception as error:
+        raise KvbenchError(f"{row.where}: cannot be replayed ({type(error).__name__}: {error})") from error
+
+
+def recorded(row: Row) -> dict[str, Any]:
+    """What a row says was observed. An idle step of vLLM has no `out`."""
+    idle = row.get("idle", False)
+    return {"idle": idle} | (row.get("out", {}) if idle else row["out"])
+
+
+def _place(row: Row, number: int) -> str:
+    step = f"step {row['step']}" if "step" in row else f"operation {number} ({row['op']})"
+    return f"line {row.line}, {step}"
+
+
+def differences(recorded: Mapping[str, Any], got: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Fields that are not equal. One that is absent is its default: nothing, none, no."""
+    found = []
+    for name in dict.fromkeys([*recorded, *got]):
+        ours, theirs = got.get(name, ABSENT), recorded.get(name, ABSENT)
+        if ours == theirs or (ABSENT in (ours, theirs) and not any(v for v in (ours, theirs) if v != ABSENT)):
+            continue
+        found.append(Difference(name, theirs, ours))
+    return tuple(found)

@@ -1,0 +1,204 @@
+"""Recordings of the real engines through the product's code; and whether a difference would be seen."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbench.core.errors import KvbenchError, UsageError
+from kvbench.engine.integrity import check_integrity
+from kvbench.verify.golden import ABSENT, COMPONENTS, differences, verify, verify_folder, why_unknown
+from kvbench.verify.recording import Recording, read_recording
+from kvbench.verify.scheduler_stream import SchedulerStream
+
+from ..recordings import CHOICE, chosen_recordings, recording_params
+
+ONE_EACH = {
+    "v1_scheduler": "vllm_sched_04_cache_preempt",
+    "v1_kv_cache_manager": "vllm_kvmgr_00",
+    "scheduler": "sglang_sched_04_chat_evict",
+    "radix_cache": "sglang_radix_07_lru_p16",
+    "radix_cache_request_level": "sglang_reqlevel_07_lru_p4",
+    "schedule_policy_and_prefill_adder": "sglang_policy_01_lpm_p1",
+}
+"""A stream of every component."""
+
+
+def load(name: str) -> Recording:
+    return read_recording(CHOICE / f"{name}.jsonl.gz")
+
+
+@pytest.mark.parametrize("path", recording_params("*"))
+def test_every_recorded_value_is_equal(path):
+    verdict = verify(read_recording(path))
+    assert verdict.unknown == ""
+    assert verdict.differences == (), verdict.where
+    assert verdict.agreed == verdict.steps > 0
+
+
+@pytest.mark.parametrize("path", [*chosen_recordings("vllm_sched_04*"), *chosen_recordings("sglang_sched_0[567]*")])
+def test_the_engine_is_sound_all_the_way(path):
+    recording = read_recording(path)
+    stream = COMPONENTS[recording.header["component"]](recording.header, recording.rows)
+    assert isinstance(stream, SchedulerStream)
+    for number, row in enumerate(recording.rows):
+        stream.step(row)
+        if number % 10 == 0:
+            check_integrity(stream.engine)
+
+
+def test_there_is_a_stream_of_every_component():
+    assert set(ONE_EACH) == set(COMPONENTS)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_one_wrong_value_is_found_where_it_is(component):
+    recording = load(ONE_EACH[component])
+    number = len(recording.rows) // 2
+    while not recording.rows[number].get("out"):
+        number += 1
+    changed = spoiled(recording, number)
+    verdict = verify(changed)
+    assert not verdict.passed
+    assert verdict.agreed == number
+    assert verdict.where.startswith(f"line {number + 2}, ")
+    (difference,) = verdict.differences
+    out = changed.rows[number]["out"]
+    assert difference.recorded == out[difference.field] != difference.kvbench == original(recording, number, difference)
+
+
+def spoiled(recording: Recording, number: int) -> Recording:
+    """With one recorded number of one step changed."""
+    rows = list(copy.deepcopy(recording.rows))
+    out = rows[number]["out"]
+    name = next(name for name, value in out.items() if _change(value) is not None)
+    out[name] = _change(out[name])
+    return Recording(recording.name, recording.header, tuple(rows), recording.last)
+
+
+def _change(value: Any) -> Any:
+    """The same with its last number one more; None where there is none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value + 1
+    if isinstance(value, list) and value and (last := _change(value[-1])) is not None:
+        return [*value[:-1], last]
+    return None
+
+
+def original(recording: Recording, number: int, difference: Any) -> Any:
+    return recording.rows[number]["out"][difference.field]
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "field", "value"),
+    [
+        ("vllm_sched_04_cache_preempt", "header", "version", "0.33.0"),
+        ("vllm_kvmgr_00", "header", "version", "0.33.0"),
+        ("vllm_sched_04_cache_preempt", "params", "scheduler_reserve_full_isl", False),
+        ("sglang_sched_01_lpm_ample", "params", "schedule_policy", "fcfs"),
+        ("sglang_sched_02_dfs_weight", "params", "schedule_policy", "lpm"),
+        ("sglang_sched_14_lpm_dup_inbatch", "params", "in_batch_deprioritize_threshold", 10**6),
+        ("sglang_sched_09_noradix_ignore_eos", "params", "ignore_eos", False),
+        ("sglang_sched_12_slru_small", "params", "eviction_policy", "mru"),
+        ("sglang_policy_04_dfs-weight_p16", "params", "schedule_policy", "lpm"),
+        ("sglang_reqlevel_06_fifo_p1", "params", "policy", "filo"),
+        ("sglang_radix_12_priority_p16", "params", "policy", "lru"),
+    ],
+)
+def test_another_rule_does_not_pass(name, where, field, value):
+    recording = load(name)
+    (recording.header if where == "header" else recording.header["params"])[field] = value
+    assert verify(recording).differences
+
+
+def test_a_wrong_summary_is_a_difference():
+    recording = load(ONE_EACH["radix_cache"])
+    recording.last["summary"]["evicted"] += 1
+    verdict = verify(recording)
+    assert (verdict.agreed, verdict.steps) == (len(recording.rows), len(recording.rows))
+    assert verdict.where == f"line {len(recording.rows) + 2}, the summary"
+    assert [d.field for d in verdict.differences] == ["summary"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("component", "attention_backend", "component attention_backend is unknown"),
+        ("version", "0.7.3", "vllm 0.7.3 is unknown for v1_scheduler; known: vllm 0.19.0 and 0.33.0"),
+        ("engine", "sglang", "sglang 0.19.0 is unknown for v1_scheduler"),
+    ],
+)
+def test_an_unknown_stream_is_reported(field, value, words):
+    recording = load(ONE_EACH["v1_scheduler"])
+    recording.header[field] = value
+    verdict = verify(recording)
+    assert not verdict.passed
+    assert words in verdict.unknown
+    assert verdict.agreed == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("async_scheduling", True, "parameter async_scheduling = True is not modelled; only False is"),
+        ("num_spec_tokens", 3, "parameter num_spec_tokens is unknown"),
+    ],
+)
+def test_a_parameter_that_is_not_modelled_is_reported(name, value, words):
+    header = load(ONE_EACH["v1_scheduler"]).header
+    header["params"][name] = value
+    assert words in why_unknown(header)
+
+
+def test_ratios_that_do_not_follow_from_the_settings_are_reported():
+    recording = load(ONE_EACH["scheduler"])
+    recording.header["params"]["init_new_token_ratio"] += 0.01
+    with pytest.raises(UsageError, match="init_new_token_ratio"):
+        verify(recording)
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "error", "words"),
+    [
+        (20, '"op":"', '"op":"un', KvbenchError, ":20: operation un"),
+        (3, '"id"', '"name"', UsageError, ":3: no field 'id'"),
+        (4, '"n_new":', '"n_new":"1', KvbenchError, ":4: "),
+        (4, '"id":"q', '"id":"z', KvbenchError, ":4: cannot be replayed (KeyError"),
+    ],
+)
+def test_a_row_that_cannot_be_replayed_is_named(tmp_path, line, old, new, error, words):
+    lines = as_lines(load("vllm_kvmgr_00"))
+    lines[line - 1] = lines[line - 1].replace(old, new, 1)
+    if new.endswith('"1'):
+        lines[line - 1] = lines[line - 1].replace(new, new + '","x":', 1)
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.raises(error) as raised:
+        verify_folder(tmp_path)
+    assert words in str(raised.value)
+
+
+def as_lines(recording: Recording) -> list[str]:
+    objects = [recording.header, *recording.rows, recording.last]
+    return [json.dumps(o, separators=(",", ":")) for o in objects]
+
+
+def test_an_absent_field_is_its_default():
+    assert differences({"a": 1, "b": []}, {"a": 1, "retracted": [], "idle": False}) == ()
+    (found,) = differences({"a": 1}, {"a": 1, "retracted": ["r1"]})
+    assert (found.field, found.recorded, found.kvbench) == ("retracted", ABSENT, ["r1"])
+    (found,) = differences({"a": 1, "slots": [[0, 4]]}, {"a": 1})
+    assert (found.recorded, found.kvbench) == ([[0, 4]], ABSENT)
+
+
+def test_progress_counts_the_streams(tmp_path):
+    for name in ("vllm_kvmgr_00", "sglang_radix_07_lru_p16"):
+        (tmp_path / f"{name}.jsonl.gz").write_bytes((CHOICE / f"{name}.jsonl.gz").read_bytes())
+    (tmp_path / "README.md").write_text("not a recording")
+    seen: list[tuple[int, int]] = []
+    verdicts = verify_folder(Path(tmp_path), lambda done, total: seen.append((done, total)))
+    assert [v.name for v in verdicts] == ["sglang_radix_07_lru_p16", "vllm_kvmgr_00"]
+    assert seen == [(0, 2), (1, 2), (2, 2)]

@@ -1,0 +1,96 @@
+"""Files that are recordings, and files that are not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from kvbench.core.errors import UsageError
+from kvbench.verify.recording import find_recordings, read_recording
+
+HEADER = {"engine": "e", "version": "1", "component": "c", "params": {"a": {"b": 1}}}
+ROW = {"op": "x", "out": {"n": [{"id": 1}]}}
+LAST = {"summary": {}}
+
+
+def lines(*objects: object) -> str:
+    return "\n".join(json.dumps(o) for o in objects) + "\n"
+
+
+def test_plain_and_gzipped_files_are_the_same(tmp_path):
+    text = lines(HEADER, ROW, ROW, LAST)
+    (tmp_path / "a.jsonl").write_text(text)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "c.json").write_text("{}")
+    (tmp_path / "d.jsonl").mkdir()
+    paths = find_recordings(tmp_path)
+    assert [p.name for p in paths] == ["a.jsonl", "b.jsonl.gz"]
+    a, b = map(read_recording, paths)
+    assert (a.name, b.name) == ("a", "b")
+    assert a.header == b.header == HEADER
+    assert a.rows == b.rows == (ROW, ROW)
+    assert a.last == LAST
+
+
+def test_carriage_returns_and_a_missing_last_newline_are_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(HEADER, ROW, LAST).rstrip("\n").replace("\n", "\r\n").encode())
+    assert len(read_recording(path).rows) == 1
+
+
+def test_every_object_knows_its_place(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(HEADER, ROW, LAST))
+    recording = read_recording(path)
+    inner = recording.rows[0]["out"]["n"][0]
+    assert (inner.line, inner.where) == (2, f"{path}:2")
+    with pytest.raises(UsageError, match=r"a.jsonl:2: no field 'tokens'"):
+        inner["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "a.jsonl:1: the file is empty"),
+        ("hello\n", "a.jsonl:1: not JSON"),
+        (lines([1, 2]), "a.jsonl:1: a recording has one JSON object a line, this is a list"),
+        (
+            lines({"timestamp": 0, "hash_ids": []}),
+            "a.jsonl:1: not a recording; the first line has no engine, no version",
+        ),
+        (lines({**HEADER, "params": 3}, LAST), "a.jsonl:1: not a recording; the first line has no params"),
+        (lines({**HEADER, "component": ["x"]}, LAST), "a.jsonl:1: not a recording; the first line has no component"),
+        (lines(HEADER), "a.jsonl:1: the recording is cut off"),
+        (lines(HEADER, ROW), "a.jsonl:2: the recording is cut off; its last line has no summary"),
+        (lines(HEADER, ROW, LAST)[:-8], "a.jsonl:3: not JSON, or cut off"),
+        (lines(HEADER) + '{"op": "x", "out"\n' + lines(LAST), "a.jsonl:2: not JSON, or cut off"),
+        (b"\xff\xfe\x00", "a.jsonl: not text"),
+    ],
+)
+def test_what_is_no_recording_is_one_line_with_its_place(tmp_path, content, words):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError) as raised:
+        read_recording(path)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40])
+def test_a_gzip_file_that_is_cut_off(tmp_path, keep):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(lines(HEADER, ROW, LAST).encode())[:keep])
+    with pytest.raises(UsageError, match=r"a.jsonl.gz(:1)?: (not a whole gzip file|the file is empty)"):
+        read_recording(path)
+
+
+def test_there_must_be_a_folder_with_recordings(tmp_path):
+    with pytest.raises(UsageError, match="does not exist"):
+        find_recordings(tmp_path / "none")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is not a folder"):
+        find_recordings(tmp_path / "file")
+    with pytest.raises(UsageError, match="no recordings"):
+        find_recordings(tmp_path)
