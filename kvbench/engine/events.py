@@ -24,8 +24,8 @@ from ..scheduler.state_columns import (
     WAITING,
 )
 
-# Kinds, in order of precedence at one instant.
-ARRIVAL, READY, STEP_END, OPERATION_END, TIMER, CANCEL, MAP_SWITCH, FLUSH = range(8)
+# Kinds, in order of precedence at one instant. Typed, since every literal would compile a push_event of its own.
+ARRIVAL, READY, STEP_END, OPERATION_END, TIMER, CANCEL, MAP_SWITCH, FLUSH = np.arange(8)
 
 _TIME, _KIND, _NUMBER, _SEQ = range(4)
 

@@ -63,7 +63,7 @@ def _compile(seq_request, out_stream, out_start, out_tokens, seg_offset, seg_str
     capacity = seg_length.size + 4 * num + 16
     first = np.empty(capacity, np.int32)
     key = np.empty(capacity, np.int64)
-    runs = 0
+    runs = np.int64(0)
     interner = _Interner(
         np.zeros(1024, np.int64),
         np.zeros(1024, np.int64),
@@ -132,11 +132,16 @@ class _Interner:
 def _room(first, key, runs):
     if runs < first.size:
         return first, key
-    more = np.empty(2 * first.size, np.int32)
-    more[:runs] = first
-    keys = np.empty(2 * key.size, np.int64)
-    keys[:runs] = key
-    return more, keys
+    return _grown(first, 0), _grown(key, 0)
+
+
+@jit
+def _grown(array, extra):
+    """A copy of twice the length and extra. A loop: an assigned slice takes Numba seconds to compile."""
+    out = np.zeros(2 * array.size + extra, array.dtype)
+    for i in range(array.size):
+        out[i] = array[i]
+    return out
 
 
 @jit
@@ -198,17 +203,11 @@ def _same(it, found, n):
 def _store(it, h, n):
     new = it.count
     if new + 2 > it.begin.size:
-        more = np.zeros(2 * it.begin.size, np.int64)
-        more[: it.begin.size] = it.begin
-        it.begin = more
-        hashes = np.zeros(2 * it.hashes.size, np.uint64)
-        hashes[: it.hashes.size] = it.hashes
-        it.hashes = hashes
+        it.begin = _grown(it.begin, 0)
+        it.hashes = _grown(it.hashes, 0)
     begin = it.begin[new]
     if 3 * (begin + n) > it.pieces.size:
-        more = np.zeros(2 * it.pieces.size + 3 * n, np.int64)
-        more[: it.pieces.size] = it.pieces
-        it.pieces = more
+        it.pieces = _grown(it.pieces, 3 * n)
     for i in range(n):
         for c in range(3):
             it.pieces[3 * (begin + i) + c] = it.current[i, c]

@@ -143,7 +143,7 @@ def prefill(e):
     return True
 
 
-@inline
+@jit
 def _admit_waiting(e, places):
     seq = e.queue_head
     while seq != NO_SEQ:
@@ -284,7 +284,7 @@ def _count_new_blocks(e):
     return count
 
 
-@inline
+@jit
 def retract(e):
     """Decodes cannot have memory: the sequences with the fewest outputs (ties: longest prompt) go back.
 
