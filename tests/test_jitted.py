@@ -29,3 +29,35 @@ def pytest_again(*arguments: str, **more: str) -> None:
 
 def test_recordings_and_costs_compiled():
     pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py")
+
+
+# Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.
+LOADS = {
+    "sglang": ("--preset", "sglang", "--set", "block_tokens=1", "--set", "cache.blocks=4000"),
+    "vllm": ("--preset", "vllm", "--set", "cache.blocks=260"),
+}
+CROWD = ("--num-prompts", "120", "--request-rate", "60", "--set", "max_model_len=3000", "--steps")
+
+
+def run_chat(folder: Path, load: str, **more: str) -> dict[str, bytes]:
+    """The CSV files of one run in a process of its own."""
+    command = [sys.executable, "-m", "kvbench", "run", "chat", *LOADS[load], *CROWD, "-o", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(**more), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return {name: (folder / name).read_bytes() for name in ("requests.csv", "summary.csv", "steps.csv")}
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_compiled_and_plain_python_give_the_same_bytes(tmp_path, load):
+    plain = run_chat(tmp_path / "plain", load, NUMBA_DISABLE_JIT="1")
+    compiled = run_chat(tmp_path / "compiled", load)
+    assert compiled == plain
+    preempted = [line for line in plain["requests.csv"].decode().splitlines()[1:] if not line.endswith(",0")]
+    assert preempted  # else the load is no load
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_no_index_is_out_of_bounds(tmp_path, load):
+    """Compiled with bounds checks, and again the same bytes."""
+    checked = run_chat(tmp_path / "checked", load, NUMBA_BOUNDSCHECK="1")
+    assert checked == run_chat(tmp_path / "plain", load, NUMBA_DISABLE_JIT="1")

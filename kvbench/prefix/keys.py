@@ -1,9 +1,10 @@
 """Block keys: what a whole block holds, as one int64 that is equal exactly when the content is.
 
 A sequence's tokens are (stream, index) pairs. A block that is an aligned piece of one virtual stream has the
-key (stream << 26 | index // block_tokens): no tokens are made, and one *run* covers all aligned blocks of a
-segment. Any other block (it spans two segments, is not aligned, or holds explicit ids) is interned: equal
-contents get the same negative number, compared piece by piece, so a key is never a guess.
+key (stream << 26 | index // block_tokens): no tokens are made, and one *run* covers all whole blocks of a
+segment. Pieces of a stream that are not aligned are runs too, under a number for (stream, index % block_tokens).
+Any other block (it spans two segments, or holds explicit ids) is interned: equal contents get the same negative
+number, compared piece by piece, so a key is never a guess.
 
 A key says what is in the block, not what comes before it: the same document behind another prefix has the
 same keys and is another block; that is the radix tree's and the hash chain's affair.
@@ -17,6 +18,8 @@ from ..core.jit import entry, inline, jit, struct
 from ..core.requests import EXPLICIT, Requests
 
 STREAM_SHIFT = 26
+_UNALIGNED = 1 << 62
+"""Above the keys of aligned pieces."""
 
 
 @struct
@@ -88,10 +91,10 @@ def _compile(seq_request, out_stream, out_start, out_tokens, seg_offset, seg_str
             while at < length:
                 index = ids[start + at] if stream == 0 else start + at
                 left = min(step, length - at)
-                if interner.filled == 0 and left >= bt and index % bt == 0:
+                if interner.filled == 0 and left >= bt:
                     first, key = _room(first, key, runs)
                     first[runs] = block
-                    key[runs] = (stream << STREAM_SHIFT) | (index // bt)
+                    key[runs] = _stretch(interner, stream, index, bt)
                     runs += 1
                     take = left // bt * bt
                     block += take // bt
@@ -161,14 +164,31 @@ def _add_piece(it, stream, start, length):
 
 @jit
 def _intern(it):
-    """Number of the open block's content; closes the block. Negative, so it never meets an aligned key."""
+    """Key of the open block; closes it. Negative, so it never meets that of a stretch."""
     n = it.num_pieces
     cur = it.current
     it.num_pieces = 0
     it.filled = 0
-    if n == 1 and cur[0, 1] % cur[0, 2] == 0:
-        # An aligned piece that came in parts: the arithmetic key, as if it had come whole.
-        return (cur[0, 0] << STREAM_SHIFT) | (cur[0, 1] // cur[0, 2])
+    if n == 1:  # a piece that came in parts has the key that it has when it comes whole
+        return _stretch(it, cur[0, 0], cur[0, 1], cur[0, 2])
+    return -(_number(it, n) + 1)
+
+
+@jit
+def _stretch(it, stream, index, bt):
+    """Key of the first block of a stretch of one stream; the blocks that follow count on from it."""
+    phase = index % bt
+    if phase == 0:
+        return (stream << STREAM_SHIFT) | (index // bt)
+    cur = it.current  # nothing is open
+    cur[0, 0], cur[0, 1], cur[0, 2] = stream, phase, 0  # no content has a piece of no length
+    return _UNALIGNED | (_number(it, np.int64(1)) << STREAM_SHIFT) | (index // bt)
+
+
+@jit
+def _number(it, n):
+    """Number of a content of n pieces, from 0; it is stored when it is new."""
+    cur = it.current
     h = np.uint64(0)
     for i in range(n):
         for c in range(3):
@@ -181,10 +201,10 @@ def _intern(it):
     while it.slots[at] != 0:
         found = it.slots[at] - 1
         if it.hashes[found] == h and _same(it, found, n):
-            return -(found + 1)
+            return found
         at = (at + 1) & mask
     it.slots[at] = it.count + 1
-    return -(_store(it, h, n) + 1)
+    return _store(it, h, n)
 
 
 @jit
