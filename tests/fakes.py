@@ -91,6 +91,9 @@ class FakeSimulation:
             num_blocks=self.settings.cache.num_blocks,
             path="step",
             busy_ns=8 * MS,
+            host_ns=2 * MS,
+            exposed_host_ns=2 * MS,
+            device_ns=6 * MS,
         )
 
 

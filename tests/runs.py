@@ -94,6 +94,9 @@ def counters(**changed: Any) -> Counters:
         "num_blocks": 100,
         "path": "step",
         "busy_ns": 40 * MS,
+        "host_ns": 8 * MS,
+        "exposed_host_ns": 8 * MS,
+        "device_ns": 32 * MS,
     }
     return Counters(**{**fields, **changed})
 

@@ -22,7 +22,6 @@ from ..scheduler.presets import automatic
 
 RUNNABLE: dict[str, tuple[Any, ...]] = {
     "clock": ("modelled",),
-    "overlap": (False,),
 }
 """Keys whose other values exist by name but cannot run in this version."""
 
@@ -84,6 +83,11 @@ def _check_runnable(config: Config) -> None:
                 f"{config.where[name]}: {name} = {_toml(config[name])} is not in this version, "
                 f"which runs {name} = {' or '.join(_toml(v) for v in values)}"
             )
+    if config["overlap"] and config["batching"] == "static":
+        raise UsageError(
+            f"{config.where['overlap']}: overlap plans the next step of a continuous batch; "
+            "static batching has none: set overlap = false or batching = continuous"
+        )
     discipline = config["scheduler.discipline"]
     for name, allowed in OF_DISCIPLINE[discipline].items():
         if config[name] not in allowed:
@@ -138,6 +142,7 @@ def _settings(config: Config, costs: CostSettings, record_steps: bool) -> Engine
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
         batching=config["batching"],
+        overlap=config["overlap"],
         tokenize_ns_per_token=round(costs.tokenize_us_per_token * NS_PER_US),
         detokenize_ns=round(costs.detokenize_us_per_token * NS_PER_US),
         concurrency=config["arrivals.concurrency"],

@@ -104,3 +104,9 @@ class Counters:
     """"step" or "calendar"."""
     busy_ns: int
     """Time in which a step ran."""
+    host_ns: int
+    """Time in which the host planned steps and dealt with their results."""
+    exposed_host_ns: int
+    """Of it, what the device waited for; the rest is hidden behind a running step (overlap)."""
+    device_ns: int
+    """Time in which the device computed."""

@@ -95,6 +95,8 @@ def build_engine(
         "arrive_order": free_arrivals,
         "next_ns": int(requests.arrival_ns[requests.after == NONE][0]),
         "record_steps": settings.record_steps,
+        "overlap": settings.overlap,
+        "flight": np.zeros((num_slots + 4 if settings.overlap else 1, 3), np.int64),
         "held": np.zeros(num + 4, np.int64),
         "concurrency": settings.concurrency,
         "closed_loop": settings.closed_loop,
@@ -118,7 +120,7 @@ def _ratio_start(settings: EngineSettings) -> float:
 def calendar_fits(settings: EngineSettings) -> bool:
     """Where the calendar path gives what the step-by-step path gives, and is worth its bookkeeping."""
     s = settings.scheduler
-    if settings.batching == "static" or settings.block_tokens < _CALENDAR_BLOCK_TOKENS:
+    if settings.batching == "static" or settings.overlap or settings.block_tokens < _CALENDAR_BLOCK_TOKENS:
         return False
     if s.discipline == PREFILL_FIRST:
         return not s.enable_mixed_chunk and settings.cache.kind != "hash"

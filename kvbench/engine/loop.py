@@ -18,8 +18,8 @@ from numba import njit, types
 
 from ..core.jit import PLAIN, inline
 from ..core.units import NEVER_NS
-from ..costs.tables import add_prefill, clear, set_decode, step_ns
-from ..scheduler import kv, prefill_first, prefill_first_calendar, static, token_budget, token_budget_calendar
+from ..costs.tables import HOST, add_prefill, clear, set_decode, step_ns
+from ..scheduler import kv, overlapped, prefill_first, prefill_first_calendar, static, token_budget, token_budget_calendar
 from ..scheduler.lifecycle import drop_waiting
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
@@ -46,7 +46,7 @@ _EMPTY_PLANS = 4
 
 @inline
 def execute(e):
-    """Nanoseconds of the planned step on the modelled device."""
+    """Nanoseconds of the planned step, the host's part included; e.resources tells the parts."""
     rec, plan, query = e.slots.rec, e.plan, e.query
     clear(query)
     batch, context, tokens, chunks = 0, 0, 0, 0
@@ -72,13 +72,13 @@ def execute(e):
 
 
 @inline
-def account(e, duration, evicted):
-    """Counters of a step that starts at e.now: time-weighted use of memory, and a journal row if asked for."""
+def account(e, start, duration, evicted):
+    """Counters of a step: time-weighted use of memory, and a journal row if asked for."""
     tokens = e.prefill_tokens + e.decode_rows
     used = kv.used_blocks(e)
     waste = e.table_blocks * e.rules.block_tokens - e.context - tokens
     # Differences of rounded times add up exactly, and microseconds keep the sums far from overflow.
-    weight = (e.now + duration) // 1000 - e.now // 1000
+    weight = (start + duration) // 1000 - start // 1000
     e.used_us += used * weight
     e.waste_us += waste * weight
     e.busy_us += weight
@@ -93,7 +93,7 @@ def account(e, duration, evicted):
         return
     journal = e.journal
     row = journal.steps[journal.num_steps]
-    row[0], row[1] = e.now, duration
+    row[0], row[1] = start, duration
     row[2], row[3], row[4] = e.decode_seqs, e.prefill_seqs, e.prefill_tokens
     row[5], row[6] = e.slots.running, e.num_waiting
     row[7], row[8], row[9] = used, kv.cached_blocks(e), waste
@@ -122,7 +122,7 @@ def make_space(e):
 
 @inline
 def is_idle(e):
-    return e.queue_head == NO_SEQ and e.slots.running == 0 and e.batch_size == 0 and e.chunk == NO_SLOT
+    return e.queue_head == NO_SEQ and e.slots.running == 0 and e.batch_size == 0 and e.chunk == NO_SLOT and e.num_flight == 0
 
 
 @inline
@@ -143,16 +143,41 @@ def unstick(e):
 
 
 @inline
+def run_beside(e, host, device, evicted):
+    """The step is planned from e.now on, beside the one that runs, and starts when both are done.
+
+    Afterwards e.now is when the host has launched it and has the results of the one before.
+    """
+    planned, free = e.now + host, e.device_end
+    begin = max(e.now, free)  # from here on the device waits for nothing but the host
+    start = max(planned, free)
+    account(e, begin, start + device - begin, evicted)
+    e.exposed_ns += start - begin
+    e.device_end = start + device
+    e.now = start
+
+
+@inline
 def one_step(e, schedule, commit):
     """Schedule, execute, commit. False when the plan was empty."""
     make_space(e)
     evicted = e.pool.evicted
     schedule(e)
     if e.num_plan == 0 and e.calendar.planned == 0:
-        return False
-    duration = execute(e)
-    account(e, duration, e.pool.evicted - evicted)
-    e.now += duration
+        if e.num_flight == 0:
+            return False
+        e.now = max(e.now, e.device_end)  # nothing to launch: the host waits for what runs
+    else:
+        duration = execute(e)
+        host = e.resources[HOST]
+        if e.overlap:
+            run_beside(e, host, duration - host, e.pool.evicted - evicted)
+        else:
+            account(e, e.now, duration, e.pool.evicted - evicted)
+            e.exposed_ns += host
+            e.now += duration
+        e.host_ns += host
+        e.device_ns += duration - host
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)
@@ -219,8 +244,19 @@ DISCIPLINES = {
     for module in (token_budget, token_budget_calendar, prefill_first, prefill_first_calendar, static)
 }
 DISCIPLINES |= {
+    name + "_overlapped": replace(DISCIPLINES[name], name=name + "_overlapped", commit=commit)
+    for name, commit in (
+        ("token_budget", overlapped.commit_token_budget),
+        ("prefill_first", overlapped.commit_prefill_first),
+    )
+}
+DISCIPLINES |= {
     name + "_sorted": replace(DISCIPLINES[name], name=name + "_sorted", schedule=module.schedule_sorted)
-    for name, module in (("prefill_first", prefill_first), ("prefill_first_calendar", prefill_first_calendar))
+    for name, module in (
+        ("prefill_first", prefill_first),
+        ("prefill_first_calendar", prefill_first_calendar),
+        ("prefill_first_overlapped", prefill_first),
+    )
 }
 
 
@@ -229,7 +265,7 @@ def discipline_of(engine: Engine) -> Discipline:
     if engine.rules.static:
         return DISCIPLINES["static"]
     name = "prefill_first" if engine.rules.prefill_first else "token_budget"
-    name += "_calendar" if engine.calendar.active else ""
+    name += "_calendar" if engine.calendar.active else "_overlapped" if engine.overlap else ""
     return DISCIPLINES[name + "_sorted" if engine.rules.order != FCFS else name]
 
 

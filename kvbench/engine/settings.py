@@ -85,6 +85,8 @@ class EngineSettings:
     max_model_len: int = 131072
     batching: str = "continuous"
     """continuous, static (a batch is formed when the engine is empty and runs to its longest member)"""
+    overlap: bool = False
+    """A step is planned while the one before runs; results come a step late."""
     tokenize_ns_per_token: int = 0
     detokenize_ns: int = 0
     """Added to the time at which each token is handed out."""

@@ -160,6 +160,9 @@ class Simulation:
             num_blocks=pool["num_blocks"],
             path="calendar" if self.engine.calendar.active else "step",
             busy_ns=e["busy_ns"],
+            host_ns=e["host_ns"],
+            exposed_host_ns=e["exposed_ns"],
+            device_ns=e["device_ns"],
         )
 
 

@@ -24,6 +24,7 @@ from .state_columns import (
     BLOCKS,
     CHAIN,
     COMPUTED,
+    GENERATED,
     HASHED,
     KNOWN,
     NODE,
@@ -157,7 +158,10 @@ def publish_hashed(e, slot, tokens):
     if e.rules.cache_kind != HASHED:
         return
     rec = e.slots.rec
-    full = min(tokens, rec[slot, KNOWN]) // e.rules.block_tokens
+    known = rec[slot, KNOWN]
+    if e.overlap:  # a token that is being made has no value yet
+        known = e.seqs.prompt[rec[slot, SEQ]] + rec[slot, GENERATED]
+    full = min(tokens, known) // e.rules.block_tokens
     start = rec[slot, PUBLISHED]
     if full > start:
         rec[slot, CHAIN] = block_hash.publish(

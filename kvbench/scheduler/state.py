@@ -159,6 +159,10 @@ class Engine:
     empty_plans    steps in a row that found nothing to do
     decode_seqs, decode_context, prefill_seqs, prefill_tokens   of the step; decode_rows: decode_seqs without
                    the padding of a static batch
+    overlap        a step is planned while the one before runs
+    flight, num_flight   (rows, 3) rows of the step on the device, see scheduler.overlapped; device_end: when it ends
+    host_ns, exposed_ns  host time of all steps; of it, what the device waited for
+    device_ns      time in which the device computed
     table_blocks, context   sums of BLOCKS and COMPUTED over slots that hold memory
     *_us           time-weighted sums over steps, in block (or token) microseconds
     """
@@ -229,6 +233,13 @@ class Engine:
     prefill_tokens: "i8"
     table_blocks: "i8"
     context: "i8"
+    overlap: "b1"
+    flight: "i8[:,::1]"
+    num_flight: "i8"
+    device_end: "i8"
+    host_ns: "i8"
+    exposed_ns: "i8"
+    device_ns: "i8"
     num_steps: "i8"
     decode_steps: "i8"
     prefill_steps: "i8"

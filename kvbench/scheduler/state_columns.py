@@ -45,7 +45,7 @@ TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
     SENDING: (DRAINING, FINISHED, *_END),
     TRANSFERRING: (WAITING, DECODING, DRAINING, *_END),
     DECODING: (PREEMPTED, DRAINING, FINISHED, *_END),
-    PREEMPTED: (WAITING, PREFILLING, DECODING, *_END),
+    PREEMPTED: (WAITING, PREFILLING, DECODING, FINISHED, *_END),  # finished: its last token was under way
     DRAINING: (FINISHED, *_END),
 }
 """From each state, where a sequence may go. Terminal states are absent: nothing follows them."""

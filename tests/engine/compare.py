@@ -18,7 +18,7 @@ from kvbench.costs.tables import CostTables, Overheads, build_tables
 from kvbench.engine.settings import PREFILL_FIRST, EngineSettings
 from kvbench.engine.simulation import Simulation
 
-from ..reference import sglang_admission, timed, vllm_scheduler
+from ..reference import overlapped, sglang_admission, timed, vllm_scheduler
 from ..reference.engine import Ask, Options, TimedEngine
 from ..reference.sglang_memory import OutOfKvMemory
 from .workloads import request_table
@@ -62,7 +62,8 @@ def capacity_tokens(settings: EngineSettings) -> int:
 
 def reference_scheduler(settings: EngineSettings) -> timed.VllmSteps | timed.SglangSteps:
     if settings.scheduler.discipline == PREFILL_FIRST:
-        return timed.SglangSteps(_sglang_config(settings))
+        steps = overlapped.OverlapSglangSteps if settings.overlap else timed.SglangSteps
+        return steps(_sglang_config(settings))
     rules, cache_rules = settings.scheduler, settings.cache
     config = vllm_scheduler.SchedulerConfig(
         block_size=settings.block_tokens,
@@ -83,7 +84,7 @@ def reference_scheduler(settings: EngineSettings) -> timed.VllmSteps | timed.Sgl
         lone_request_ignores_threshold=not rules.long_prefill_threshold_when_alone,
         has_watermark=True,
     )
-    return timed.VllmSteps(config, version)
+    return (overlapped.AsyncVllmSteps if settings.overlap else timed.VllmSteps)(config, version)
 
 
 def _sglang_config(settings: EngineSettings) -> sglang_admission.SchedulerConfig:
@@ -122,7 +123,8 @@ def run_reference(asks: list[Ask], settings: EngineSettings, tables: CostTables)
         closed_loop=settings.closed_loop,
     )
     scheduler = reference_scheduler(settings)
-    engine = TimedEngine(asks, scheduler, as_lists(tables), options, keeps_steps=settings.record_steps)
+    kind = overlapped.OverlappedEngine if settings.overlap else TimedEngine
+    engine = kind(asks, scheduler, as_lists(tables), options, keeps_steps=settings.record_steps)
     engine.run()
     scheduler.check_integrity()
     return engine
@@ -191,6 +193,8 @@ def assert_equal(simulation: Simulation, reference: TimedEngine) -> None:
     assert {n: counters[n] for n in COMPARED_TOTALS} == {n: totals[n] for n in COMPARED_TOTALS}
     assert counters["end_ns"] == reference.now
     assert free_blocks(simulation) == reference.scheduler.free_blocks or not keeps_order(simulation.settings)
+    if simulation.settings.overlap:
+        assert (counters["host_ns"], counters["exposed_host_ns"]) == (reference.host_ns, reference.exposed_ns)
     assert counters["inserted_blocks"] == reference.scheduler.num_inserted
     busy = max(reference.totals.busy_us, 1)
     assert counters["used_blocks_mean"] == reference.totals.used_us / busy

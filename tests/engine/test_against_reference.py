@@ -38,3 +38,16 @@ def test_small_workloads(name, fast):
         assert simulation.counters().path == ("calendar" if fast else "step")
 
     check()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_overlapped(name):
+    """Planning beside the device: late results, ends that are foreseen or not, and the clock of both."""
+
+    @settings(max_examples=NUM_CASES, phases=PHASES, suppress_health_check=list(HealthCheck))
+    @given(SYSTEMS[name](False))
+    def check(case: systems.Case) -> None:
+        asks, system = case
+        compare(asks, replace(system, check=True, record_steps=True, overlap=True))
+
+    check()

@@ -81,8 +81,10 @@ class _Vllm(VllmScheduler):
 
 
 class VllmSteps:
+    scheduler_class = _Vllm
+
     def __init__(self, config, rules):
-        self.scheduler = _Vllm(config, rules)
+        self.scheduler = self.scheduler_class(config, rules)
         self.block_tokens = config.block_size
         self._pool = self.scheduler.pool
         self.num_inserted = 0
@@ -209,8 +211,10 @@ class _Sglang(SglangScheduler):
 
 
 class SglangSteps:
+    scheduler_class = _Sglang
+
     def __init__(self, config):
-        self.scheduler = _Sglang(config)
+        self.scheduler = self.scheduler_class(config)
         self.block_tokens = config.page_size
         self._memory = self.scheduler.memory
         self._num_evicted = 0
