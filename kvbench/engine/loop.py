@@ -19,7 +19,15 @@ from numba import njit, types
 from ..core.jit import PLAIN, inline
 from ..core.units import NEVER_NS
 from ..costs.tables import HOST, add_prefill, clear, set_decode, step_ns
-from ..scheduler import kv, overlapped, prefill_first, prefill_first_calendar, static, token_budget, token_budget_calendar
+from ..scheduler import (
+    kv,
+    overlapped,
+    prefill_first,
+    prefill_first_calendar,
+    static,
+    token_budget,
+    token_budget_calendar,
+)
 from ..scheduler.lifecycle import drop_waiting
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
@@ -122,7 +130,13 @@ def make_space(e):
 
 @inline
 def is_idle(e):
-    return e.queue_head == NO_SEQ and e.slots.running == 0 and e.batch_size == 0 and e.chunk == NO_SLOT and e.num_flight == 0
+    return (
+        e.queue_head == NO_SEQ
+        and e.slots.running == 0
+        and e.batch_size == 0
+        and e.chunk == NO_SLOT
+        and e.num_flight == 0
+    )
 
 
 @inline

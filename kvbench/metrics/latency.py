@@ -116,6 +116,10 @@ def _scalars(
         "tail_waste_share": (float(counters.tail_waste_share), "share of used slots"),
         "metadata": (int(counters.metadata_bytes), "bytes"),
         "steps": (int(counters.num_steps), "steps"),
+        "host_time": (counters.host_ns / NS_PER_S, "s"),
+        "host_time_exposed": (counters.exposed_host_ns / NS_PER_S, "s"),
+        "device_time": (counters.device_ns / NS_PER_S, "s"),
+        "device_idle": (_share_idle(counters.device_ns, wall_ns), "share of duration"),
     }
 
 
@@ -125,6 +129,10 @@ def wall_time_ns(journal: Journal) -> int:
     if not done.any():
         return 0
     return int(journal.finish_ns[done].max() - journal.arrival_ns[journal.arrival_ns != NEVER].min())
+
+
+def _share_idle(busy_ns: int, wall_ns: int) -> float | None:
+    return max(1.0 - busy_ns / wall_ns, 0.0) if wall_ns else None
 
 
 def _rate(count: int, wall_ns: int) -> float | None:

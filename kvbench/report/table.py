@@ -54,6 +54,27 @@ def _totals(summary: Summary) -> list[tuple[str, str]]:
             f"{_decimal(summary['total_token_throughput'], 1)} total tokens/s "
             f"over {_decimal(summary['duration'], 3)} s",
         ),
+        *_busy(summary),
+    ]
+
+
+def _busy(s: Summary) -> list[tuple[str, str]]:
+    """Where the host's time went, and what the device waited for."""
+    host, exposed, idle, duration = (s[n] for n in ("host_time", "host_time_exposed", "device_idle", "duration"))
+    if idle is None or not duration:
+        return []
+    behind = min((exposed or 0.0) / duration, idle)
+    return [
+        (
+            "host time",
+            f"{_decimal(host, 3)} s: {_decimal((host or 0.0) - (exposed or 0.0), 3)} s hidden behind the device, "
+            f"{_decimal(exposed, 3)} s exposed",
+        ),
+        (
+            "device idle",
+            f"{_percent(idle)} of the time: {_percent(behind)} waiting for the host, "
+            f"{_percent(idle - behind)} without work",
+        ),
     ]
 
 

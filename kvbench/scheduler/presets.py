@@ -2,7 +2,8 @@
 
 A preset lies between the defaults and the user's own values. Where an engine chooses a size by the memory of
 the device, the preset leaves the key at 0 and `automatic` chooses.
-Source: the engines' own defaults for a server, overlap (async) scheduling off.
+Source: the engines' own defaults for a server. Overlap (async) scheduling, their default, is off here unless the key
+`overlap` says otherwise: the recordings that the presets are checked against were made without it.
 """
 
 from __future__ import annotations
