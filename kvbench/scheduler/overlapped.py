@@ -119,10 +119,10 @@ def _finish_prefill_first(e, slot):
 
 @inline
 def _in_batch(e, slot):
+    found = False
     for i in range(e.batch_size if e.rules.mixed else 0):
-        if e.batch[i] == slot:
-            return True
-    return False
+        found = found or e.batch[i] == slot
+    return found
 
 
 @inline

@@ -214,7 +214,7 @@ def test_costs_and_clients_reach_the_engine():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["overlap=true"], "overlap = true is not in this version, which runs overlap = false"),
+        (["overlap=true", "batching=static"], "set overlap = false or batching = continuous"),
         (["clock=measured"], "which runs clock = modelled"),
         (["scheduler.policy=lpm"], "lpm is not a rule of scheduler.discipline = token-budget; choose fcfs"),
         (["preset=sglang", "cache.free_order=tail"], "choose auto, append, sorted-front"),
