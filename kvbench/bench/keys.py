@@ -30,6 +30,7 @@ RUN_KEYS: tuple[Key, ...] = (
     Key("block_tokens", "int", 16, "tokens", "in a block of the cache", low=1, high=65536),
     Key("max_model_len", "int", 0, "tokens", "prompt and output at most; 0 = what the model allows", low=0),
     Key("overlap", "bool", False, "", "plan a step while the one before runs"),
+    Key("check", "bool", False, "", "compare every block after every step with what it should hold; slow"),
     Key("batching", "choice", "continuous", "", "static waits for the longest", ("continuous", "static")),
     Key(
         "path",

@@ -6,7 +6,7 @@ Plain Python: `kvbench config X` shows what open sizes come to without compiling
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..core.config import Config
@@ -73,7 +73,22 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = CostSettings(**config.section("costs"))
-    return System(config, deployment, budget, costs, _settings(config, costs, record_steps))
+    settings = _settings(config, costs, record_steps)
+    if config["cache.backup"]:
+        settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
+    return System(config, deployment, budget, costs, settings)
+
+
+def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs: CostSettings) -> int:
+    """Nanoseconds of one block over the link to the host."""
+    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * costs.link_efficiency
+    if config["cache.kind"] == "none":
+        raise UsageError(
+            f"{where}: cache.backup copies what a prefix cache can find again; set cache.kind = hash or radix"
+        )
+    if bandwidth == 0:
+        raise UsageError(f"{where}: cache.backup needs a link to the host; {deployment.device.name} has none on record")
+    return max(round(budget.block_bytes / bandwidth * 1e9), 1)
 
 
 def _check_runnable(config: Config) -> None:
@@ -150,6 +165,7 @@ def _settings(config: Config, costs: CostSettings, record_steps: bool) -> Engine
         record_steps=record_steps,
         fast=config["path"] == "auto",
         seed=config["seed"],
+        check=config["check"],
     )
 
 

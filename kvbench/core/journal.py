@@ -110,3 +110,9 @@ class Counters:
     """Of it, what the device waited for; the rest is hidden behind a running step (overlap)."""
     device_ns: int
     """Time in which the device computed."""
+    backup_blocks: int = 0
+    """Blocks copied to host memory beside the steps."""
+    backup_ns: int = 0
+    """Time that their link was busy."""
+    unwritten_hits: int = 0
+    """Check mode: blocks that were hit although they had never been computed, as the preset's engine allows."""

@@ -8,12 +8,14 @@ from ..core.errors import UsageError
 from ..core.journal import STEP_COLUMNS
 from ..core.requests import I64, NONE, Requests
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables
+from ..memory.operations import make_operations
 from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
 from ..prefix.keys import block_keys
 from ..prefix.leaf_heap import POLICIES
 from ..prefix.radix import make_tree
 from ..scheduler.calendar import make_calendar
+from ..scheduler.shadow import make_shadow
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
 from ..scheduler.state_columns import (
     CACHE_KINDS,
@@ -68,6 +70,8 @@ def build_engine(
         "block_keys": block_keys(requests, bt),
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
+        "copies": make_operations(settings.backup_ns_per_block, settings.fence),
+        "shadow": make_shadow(blocks, settings.check),
         "journal": Journal(
             np.empty(4096, np.int64),
             np.empty(4096, np.int64),

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.jit import inline, jit
 from ..core.units import NEVER_NS
+from ..scheduler.backup import end_copies, next_end
 from ..scheduler.lifecycle import close_sequence
 from ..scheduler.queues import queue_back, queue_by_urgency
 from ..scheduler.state import set_state
@@ -97,6 +98,8 @@ def note_next_event(e):
     time_ns = e.events[0, _TIME] if e.num_events > 0 else NEVER_NS
     if e.next_arrival < e.arrive_order.size:
         time_ns = min(time_ns, e.seqs.arrival[e.arrive_order[e.next_arrival]])
+    if e.copies.ns_per_block > 0:
+        time_ns = min(time_ns, next_end(e))
     e.next_ns = time_ns
 
 
@@ -106,6 +109,9 @@ def deliver(e):
 
     returns  the sequence to be cancelled (call again afterwards), or NO_SEQ when all is delivered
     """
+    if e.copies.ns_per_block > 0 and next_end(e) <= e.now:
+        end_copies(e)
+        note_next_event(e)
     while e.next_ns <= e.now:
         arrival, seq = NEVER_NS, np.int64(-1)
         if e.next_arrival < e.arrive_order.size:

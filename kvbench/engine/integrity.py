@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.errors import KvbenchError
 from ..core.requests import I64
+from ..memory.operations import OP_COUNT, OP_FIRST, OP_NODE
 from ..prefix import leaf_heap as node_columns
 from ..prefix.block_hash import GONE
 from ..scheduler.state import Engine
@@ -76,6 +77,23 @@ def _holders(e: Engine) -> list[int]:
     ]
 
 
+def _copies(e: Engine) -> list[tuple[list[int], int]]:
+    """Blocks and locked node of every copy under way, which holds them if there is a fence."""
+    ops = e.copies
+    if np.any(np.bincount(_copied(e), minlength=e.pool.in_flight.size) != e.pool.in_flight):
+        raise KvbenchError("integrity: blocks and the operations in flight on them disagree")
+    if not ops.fence:
+        return []
+    rows = ops.rows[ops.head : ops.tail]
+    return [(ops.blocks[r[OP_FIRST] : r[OP_FIRST] + r[OP_COUNT]].tolist(), int(r[OP_NODE])) for r in rows]
+
+
+def _copied(e: Engine) -> I64:
+    ops = e.copies
+    first = ops.rows[ops.head, OP_FIRST] if ops.head < ops.tail else ops.filled
+    return ops.blocks[first : ops.filled].astype(np.int64)
+
+
 def _table(e: Engine, slot: int) -> list[int]:
     return [int(b) for b in e.slots.table[slot, : e.slots.rec[slot, BLOCKS]]]
 
@@ -87,8 +105,6 @@ def _partition(e: Engine, free: list[int], owned: list[int]) -> None:
         raise KvbenchError(f"integrity: block {twice[0]} has two owners")
     if len(everyone) != e.pool.num_blocks or min(everyone) < 1 or max(everyone) > e.pool.num_blocks:
         raise KvbenchError(f"integrity: {len(everyone)} of {e.pool.num_blocks} blocks have an owner")
-    if np.any(e.pool.in_flight != 0):
-        raise KvbenchError("integrity: an operation is in flight on a block at rest")
 
 
 # ---------------------------------------------------------------- list: reference counts and hashes
@@ -109,6 +125,8 @@ def _check_list(e: Engine, holders: list[int]) -> None:
     references: Counter[int] = Counter()
     for slot in holders:
         references.update(_table(e, slot))
+    for blocks, _ in _copies(e):
+        references.update(blocks)
     _partition(e, free, list(references))
     for b in range(1, e.pool.num_blocks + 1):
         _same(f"references of block {b}", int(pool["refs"][b]), references[b])
@@ -151,6 +169,10 @@ def _check_radix(e: Engine, holders: list[int]) -> None:
     for slot in holders:
         owned += _table(e, slot)[int(e.slots.rec[slot, PUBLISHED]) :]
         node = int(e.slots.rec[slot, NODE])
+        while node > 0:
+            locks[node] += 1
+            node = int(nodes[node, node_columns.PARENT])
+    for _, node in _copies(e):
         while node > 0:
             locks[node] += 1
             node = int(nodes[node, node_columns.PARENT])

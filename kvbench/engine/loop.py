@@ -24,6 +24,7 @@ from ..scheduler import (
     overlapped,
     prefill_first,
     prefill_first_calendar,
+    shadow,
     static,
     token_budget,
     token_budget_calendar,
@@ -167,7 +168,7 @@ def run_beside(e, host, device, evicted):
 
 
 @inline
-def one_step(e, schedule, commit):
+def one_step(e, schedule, commit, watch):
     """Schedule, execute, commit. False when the plan was empty."""
     make_space(e)
     evicted = e.pool.evicted
@@ -187,13 +188,14 @@ def one_step(e, schedule, commit):
             e.now += duration
         e.host_ns += host
         e.device_ns += duration - host
+        watch(e)
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)
     return True
 
 
-def _advance(e, until_ns, max_steps, schedule, commit, cancel):
+def _advance(e, until_ns, max_steps, schedule, commit, cancel, watch):
     """Run until `until_ns` (no step starts at or after it), or max_steps steps, or the end.
 
     returns  DONE, PAUSED (time reached), SLICE_OVER (call again), FAULT (see e.fault)
@@ -222,7 +224,7 @@ def _advance(e, until_ns, max_steps, schedule, commit, cancel):
             continue
         if e.now >= until_ns:
             return PAUSED
-        if one_step(e, schedule, commit):
+        if one_step(e, schedule, commit, watch):
             e.empty_plans = 0
             continue
         e.empty_plans += 1
@@ -286,11 +288,12 @@ def _compiled_advance() -> Callable[..., int]:
     engine = Engine.numba_type
     verb = types.FunctionType(types.void(engine))
     cancel = types.FunctionType(types.void(engine, types.int64))
-    signature = types.int64(engine, types.int64, types.int64, verb, verb, cancel)
+    signature = types.int64(engine, types.int64, types.int64, verb, verb, cancel, verb)
     return njit(signature, cache=True, nogil=True, error_model="numpy")(_advance)
 
 
 def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     """Run an engine; see _advance. Two engines are advanced in turn by two calls."""
     d = discipline_of(engine)
-    return _compiled_advance()(engine, until_ns, max_steps, d.schedule, d.commit, d.cancel)
+    watch = shadow.watch if engine.shadow.owner.size > 1 else shadow.ignore
+    return _compiled_advance()(engine, until_ns, max_steps, d.schedule, d.commit, d.cancel, watch)

@@ -100,4 +100,8 @@ class EngineSettings:
     seed: int = 0
     """Of scheduler.policy random."""
     check: bool = False
-    """check_integrity after every step (slow; tests)."""
+    """check_integrity after every step, and a shadow of every block (slow)."""
+    backup_ns_per_block: int = 0
+    """Whole blocks are copied to host memory as they are computed, on a queue of its own; 0 = no."""
+    fence: bool = True
+    """Blocks that are let go wait for copies that read them; false is a fault, for checks to find."""

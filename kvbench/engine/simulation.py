@@ -12,6 +12,7 @@ from ..core.journal import Counters
 from ..core.requests import Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
+from ..scheduler.shadow import VIOLATIONS
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
     BAD_TRANSITION,
@@ -22,6 +23,7 @@ from ..scheduler.state_columns import (
     NO_FAULT,
     OUT_OF_KV,
     REFUSED,
+    SHADOW,
     STATE_NAMES,
     TIMED_OUT,
 )
@@ -101,6 +103,12 @@ class Simulation:
                 "try scheduler.enable_mixed_chunk=false, more cache.blocks or a greater "
                 "scheduler.schedule_conservativeness"
             )
+        if e.fault == SHADOW:
+            s = e.shadow
+            request = int(e.seqs.request[s.by])
+            return (
+                f"shadow: block {s.block} {VIOLATIONS[s.kind]}; step {e.num_steps}, request {request}, sequence {s.by}"
+            )
         return "engine fault: sequences are left and nothing can happen any more"
 
     def journal(self) -> core_journal.Journal:
@@ -163,6 +171,9 @@ class Simulation:
             host_ns=e["host_ns"],
             exposed_host_ns=e["exposed_ns"],
             device_ns=e["device_ns"],
+            backup_blocks=self.engine.copies.moved,
+            backup_ns=self.engine.copies.busy_ns,
+            unwritten_hits=self.engine.shadow.unwritten_hits,
         )
 
 

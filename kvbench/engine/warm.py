@@ -13,6 +13,8 @@ import numpy as np
 
 from ..core.jit import entry
 from ..core.requests import EXPLICIT, I64, Requests
+from ..prefix.block_hash import chain, root_hash
+from ..prefix.leaf_heap import LENGTH, OFFSET, PARENT
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import HASHED, RADIX
 from .replay import visit_hashed, visit_radix
@@ -31,6 +33,32 @@ def prepare_cache(engine: Engine, requests: Requests, state: str) -> None:
         return
     with np.errstate(over="ignore"):
         _visit(engine, np.minimum(whole, engine.keys.size - 1))
+        if engine.shadow.owner.size > 1:
+            _shadow_cached(engine)
+
+
+def _shadow_cached(e: Engine) -> None:
+    """Check mode: what lies in the cache already was written, and ends the prefix that it is known for."""
+    pool, tree, s = e.pool, e.tree, e.shadow
+    if e.rules.cache_kind == HASHED:
+        s.chain[:] = pool.content
+    ends = {}  # node -> hash of the prefix that its last block ends
+
+    def end_of(node: int) -> int:
+        if node < 0:
+            return int(root_hash(np.int64(-1 - node)))
+        if node not in ends:
+            parent, first, length = (int(tree.nodes[node, column]) for column in (PARENT, OFFSET, LENGTH))
+            content = end_of(parent)
+            for i in range(first, first + length):
+                content = int(chain(np.int64(content), tree.keys[i]))
+                s.chain[tree.blocks[i]] = content
+            ends[node] = content
+        return ends[node]
+
+    for node in np.flatnonzero(tree.nodes[:, LENGTH] > 0).tolist():
+        end_of(node)
+    s.written[s.chain != 0] = e.rules.block_tokens
 
 
 def shared_prefix_tokens(requests: Requests) -> I64:

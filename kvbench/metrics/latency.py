@@ -115,6 +115,8 @@ def _scalars(
         "tail_waste_mean": (float(counters.tail_waste_tokens_mean), "tokens"),
         "tail_waste_share": (float(counters.tail_waste_share), "share of used slots"),
         "metadata": (int(counters.metadata_bytes), "bytes"),
+        "backup_blocks": (int(counters.backup_blocks), "blocks"),
+        "backup_busy": (counters.backup_ns / NS_PER_S, "s"),
         "steps": (int(counters.num_steps), "steps"),
         "host_time": (counters.host_ns / NS_PER_S, "s"),
         "host_time_exposed": (counters.exposed_host_ns / NS_PER_S, "s"),

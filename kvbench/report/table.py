@@ -121,6 +121,20 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
             "preemptions",
             f"{_decimal(s['preemptions'], 0)}, {_decimal(s['recomputed_tokens'], 0)} tokens computed again",
         ),
+        *_backup(s),
+    ]
+
+
+def _backup(s: Summary) -> list[tuple[str, str]]:
+    """Copies to host memory, where there are any."""
+    if not s["backup_blocks"]:
+        return []
+    return [
+        (
+            "backup",
+            f"{_decimal(s['backup_blocks'], 0)} blocks copied to host memory; their link was busy for "
+            f"{_decimal(s['backup_busy'], 3)} s",
+        )
     ]
 
 

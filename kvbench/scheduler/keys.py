@@ -179,4 +179,5 @@ CACHE_KEYS: tuple[Key, ...] = (
         "",
         "a preemption before execution takes back the blocks it registered",
     ),
+    Key("cache.backup", "bool", False, "", "copy computed blocks to host memory, on a queue of its own"),
 )

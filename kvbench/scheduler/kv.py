@@ -20,6 +20,7 @@ from ..core.jit import inline, jit
 from ..memory.pool import list_give, ring_give, ring_take
 from ..prefix import block_hash, radix
 from ..prefix.keys import fill_keys
+from .backup import back_up
 from .state_columns import (
     BLOCKS,
     CHAIN,
@@ -200,13 +201,16 @@ def publish_unfinished(e, slot):
     """Radix: the whole blocks of a sequence that goes on enter the tree."""
     if e.rules.cache_kind == RADIX:
         _move_lock(e, slot, _insert(e, slot, np.int64(1)))
+    back_up(e, slot, e.slots.rec[slot, NODE])
 
 
 @inline
 def publish_finished(e, slot):
     """Radix: the whole blocks of a sequence that ends enter the tree. The lock goes with its release."""
+    node = np.int64(0)
     if e.rules.cache_kind == RADIX:
-        _insert(e, slot, np.int64(1))
+        node = _insert(e, slot, np.int64(1))
+    back_up(e, slot, node)
 
 
 @jit

@@ -50,6 +50,7 @@ def admit(e, seq, hits, link):
     kv.attach(e, slot, hits, link)
     if start > hits * e.rules.block_tokens:
         kv.install(e, slot, start)
+    q.backed[seq] = hits
     matched = hits * e.rules.block_tokens
     if q.scheduled[seq] < 0:
         q.scheduled[seq] = e.now

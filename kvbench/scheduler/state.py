@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from ..core.jit import inline, struct
 from ..costs.tables import CostTables
+from ..memory.operations import Operations
 from ..memory.pool import BlockPool
 from ..prefix.block_hash import HashMap
 from ..prefix.keys import BlockKeys
 from ..prefix.radix import RadixTree
 from .calendar import Calendar
+from .shadow import Shadow
 from .state_columns import BAD_TRANSITION
 
 
@@ -27,6 +29,7 @@ class Sequences:
     max_tokens   what the scheduler believes
     flagged      1 = cancelled while running, ends with its next token (prefill-first)
     present      leading tokens whose KV comes with it
+    backed       whole blocks from its start that are copied to host memory, or being copied
     lost         tokens that were computed when it was preempted last
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
@@ -56,6 +59,7 @@ class Sequences:
     finish: "i8[::1]"
     cached: "i8[::1]"
     present: "i8[::1]"
+    backed: "i8[::1]"
     lost: "i8[::1]"
     matched: "i8[::1]"
     head: "i8[::1]"
@@ -176,6 +180,8 @@ class Engine:
     block_keys: "BlockKeys"
     calendar: "Calendar"
     costs: "CostTables"
+    copies: "Operations"
+    shadow: "Shadow"
     journal: "Journal"
     plan: "i8[:,::1]"
     num_plan: "i8"

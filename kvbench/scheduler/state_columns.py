@@ -89,4 +89,4 @@ RADIX, HASHED, UNCACHED = range(3)
 CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
 
 # Why the loop cannot go on (Engine.fault); the Python side words them.
-NO_FAULT, BAD_TRANSITION, STUCK, OUT_OF_KV = range(4)
+NO_FAULT, BAD_TRANSITION, STUCK, OUT_OF_KV, SHADOW = range(5)
