@@ -94,3 +94,16 @@ def test_the_budget_of_memory_adds_up():
     assert used <= lines["usable"] < used + 16 * 131072
     more = run(configured("cache.blocks=40000"))
     assert "MORE than" in next(line.note for line in more.record.memory if line.name == "KV")
+
+
+@pytest.mark.parametrize("preset", ["vllm", "sglang"])
+def test_copies_to_the_host_hold_blocks_and_are_checked(preset):
+    result = run(configured(f"preset={preset}", "cache.backup=true", "check=true", "cache.blocks=400"))
+    summary = result.record.summary
+    assert summary["backup_blocks"] > 0
+    assert summary["backup_busy"] > 0
+
+
+def test_a_backup_needs_something_to_find_again():
+    with pytest.raises(UsageError, match="set cache.kind = hash or radix"):
+        run(configured("cache.backup=true", "cache.kind=none"))

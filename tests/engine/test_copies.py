@@ -20,6 +20,7 @@ from .test_clients import plain
 from .test_runs import EACH, VLLM
 from .workloads import request_table
 
+VIOLATION = r"shadow: block \d+ is written while an operation of another queue .*step \d+, request [1-3]"
 SLOW = 40_000
 """ns to copy a block: many steps."""
 
@@ -57,9 +58,7 @@ def test_without_the_fence_the_check_names_block_step_and_request(system):
     asks = [plain(i, arrival_ns=70_000 * i, prompt=60, output=4) for i in range(4)]
     tight = with_blocks(system, -(-66 // system.block_tokens) + 3, backup_ns_per_block=SLOW)
     assert run(asks, tight).counters().num_steps > 0
-    with pytest.raises(
-        KvbenchError, match=r"shadow: block \d+ is written while an operation .*step \d+, request [1-3]"
-    ):
+    with pytest.raises(KvbenchError, match=VIOLATION):
         run(asks, replace(tight, fence=False))
     waits, free = (run(asks, s).journal().scheduled_ns for s in (tight, replace(tight, backup_ns_per_block=0)))
     assert (waits[1:] > free[1:]).all()
@@ -93,8 +92,9 @@ def test_random_workloads_with_copies(name, overlap):
         try:
             finish(simulation, 40_000)
         except KvbenchError as error:
-            assert "did not get the blocks" in str(error)  # SGLang dies there too
-            return
+            if "did not get the blocks" in str(error):  # SGLang dies there too
+                return
+            raise
         copies = simulation.engine.copies
         assert copies.busy_ns == copies.moved * backup_ns
         ended = copies.rows[copies.head : copies.tail, 1]
