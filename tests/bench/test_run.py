@@ -105,5 +105,5 @@ def test_copies_to_the_host_hold_blocks_and_are_checked(preset):
 
 
 def test_a_backup_needs_something_to_find_again():
-    with pytest.raises(UsageError, match="set cache.kind = hash or radix"):
+    with pytest.raises(UsageError, match=r"set cache\.kind = hash or radix"):
         run(configured("cache.backup=true", "cache.kind=none"))
