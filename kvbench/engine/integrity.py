@@ -11,8 +11,9 @@ import numpy as np
 
 from ..core.errors import KvbenchError
 from ..core.requests import I64
-from ..prefix import leaf_heap as node_columns
+from ..prefix import node as node_columns
 from ..prefix.block_hash import GONE
+from ..prefix.leaf_heap import EvictionOrder, is_candidate
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
     BLOCKS,
@@ -142,9 +143,9 @@ def _check_radix(e: Engine, holders: list[int]) -> None:
             raise KvbenchError(f"integrity: node {n} hangs below a node that is gone")
     if sorted(int(v) & 0xFFFFFFFF for v in tree.table if v) != live:
         raise KvbenchError("integrity: the table of children and the nodes disagree")
-    offered = set(tree.heap_node[: tree.heap_size].tolist())
+    offered = _offered(tree.order)
     for n in live:
-        if node_columns.is_candidate(nodes, n) and n not in offered:
+        if is_candidate(nodes, n) and n not in offered:
             raise KvbenchError(f"integrity: leaf {n} could be evicted and is not on offer")
     if len(names) != len(live):
         raise KvbenchError("integrity: two children of one node begin alike")
@@ -161,6 +162,18 @@ def _check_radix(e: Engine, holders: list[int]) -> None:
     evictable = sum(int(nodes[n, node_columns.LENGTH]) for n in live if locks[n] == 0)
     _same("evictable blocks", tree.evictable, evictable)
     _same("protected blocks", tree.protected, len(owned) - _private(e, holders) - evictable)
+
+
+def _offered(order: EvictionOrder) -> set[int]:
+    """Nodes that an entry of a heap describes as they are."""
+    nodes = order.nodes
+    found = set()
+    for heap in (order.heap, order.small):
+        entries = (heap.key[: heap.size], heap.tie[: heap.size], heap.node[: heap.size])
+        for key, tie, n in zip(*(a.tolist() for a in entries), strict=True):
+            if nodes[n, node_columns.KEY] == key and nodes[n, node_columns.ACCESS] == tie:
+                found.add(n)
+    return found
 
 
 def _private(e: Engine, holders: list[int]) -> int:

@@ -53,7 +53,7 @@ def _visit(e, whole):
         if n > 0 and e.rules.cache_kind == RADIX:
             visit_radix(e.tree, e.pool, e.block_keys, seq, q.namespace[seq], q.priority[seq], n, e.keys, row)
         if n > 0 and e.rules.cache_kind == HASHED:
-            visit_hashed(e.hashes, e.pool, e.block_keys, seq, q.namespace[seq], n, e.keys, row)
+            visit_hashed(e.hashes, e.pool, e.block_keys, seq, q.namespace[seq], q.priority[seq], n, e.keys, row)
     e.pool.evicted = 0
     e.tree.evicted = 0
     e.tree.evicted_nodes = 0

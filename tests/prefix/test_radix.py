@@ -13,7 +13,8 @@ from kvbench.core.jit import entry
 from kvbench.memory import pool as product_pool
 from kvbench.memory.pool import make_pool
 from kvbench.prefix import radix
-from kvbench.prefix.leaf_heap import CHILDREN, HITS, LENGTH, LOCK, OFFSET, PARENT, POLICIES, PRIORITY
+from kvbench.prefix.eviction.policies import POLICIES
+from kvbench.prefix.node import CHILDREN, HITS, LENGTH, LOCK, OFFSET, PARENT, PRIORITY
 
 from ..memory.test_pool import ring_order
 from ..reference.radix import RadixTree
