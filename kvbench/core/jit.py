@@ -227,7 +227,7 @@ def struct(cls: type[T]) -> type[T]:
     proxy = type(cls.__name__, (structref.StructRefProxy,), namespace)
     structref.define_proxy(proxy, struct_type, fields)
     scope["_proxy"] = proxy
-    new = njit(cache=True)(scope[f"{cls.__name__}__new"])
+    new: Any = njit(cache=True)(scope[f"{cls.__name__}__new"])
     if any(isinstance(kind, types.FunctionType) for kind in signature):  # else each function is a type of its own
         new = _Typed(namespace["numba_type"](*signature), scope[f"{cls.__name__}__new"])
     return proxy

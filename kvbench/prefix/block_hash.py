@@ -27,6 +27,7 @@ from ..memory.pool import (
     TWIN_LAST,
     list_unlink,
 )
+from .chain_hash import chain, root_hash
 from .eviction.policies import LRU, POLICIES, Policy
 from .keys import fill_keys
 from .leaf_heap import EvictionOrder, make_order
@@ -82,23 +83,6 @@ def note(hashes, pool, event, row, start, stop, priority):
     if hashes.ranked:
         rank = hashes.rank
         rank(hashes.order, pool, event, row, start, stop, priority)
-
-
-@inline
-def chain(parent, key):
-    """Hash of a block from its predecessor's hash and its own key; never 0."""
-    # Overflow of int64 is undefined in compiled code; mix in uint64 only.
-    turned = (np.uint64(parent) << np.uint64(23)) | (np.uint64(parent) >> np.uint64(41))  # a, b is not b, a
-    x = (turned ^ np.uint64(key)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xA0761D6478BD642F)
-    x ^= x >> np.uint64(32)
-    x *= np.uint64(0xD6E8FEB86659FD93)
-    x ^= x >> np.uint64(29)
-    return np.int64(x | np.uint64(1))
-
-
-@inline
-def root_hash(namespace):
-    return chain(np.int64(0x5851F42D4C957F2D), namespace + 1)
 
 
 @inline

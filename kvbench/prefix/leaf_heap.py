@@ -4,8 +4,8 @@ A candidate is a node without children that nobody holds. The smallest key goes 
 are never removed from the middle: one that no longer describes its node (touched, locked, gone, or no leaf any
 more) is dropped when it surfaces. A candidate always has one entry that describes it: ACCESS and KEY of its record.
 
-The policies that are a stamp are dispatched here; the others are function pointers (see eviction/policies.py). A node
-that its policy keeps when it surfaces is entered again under its new key.
+The policies that are a stamp are dispatched here; the others are function pointers (see eviction/policies.py, and
+own_policy.py for what else they need).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from .eviction.policies import (
     LRU,
     MRU,
     OWN,
-    POLICIES,
     PRIORITY_ORDER,
     VERDICT_FUNCTION,
     Policy,
@@ -87,13 +86,12 @@ class EvictionOrder:
     on_evict: "VERDICT_FUNCTION"
 
 
-def make_order(nodes: Any, capacity: int, eviction: str | Policy, block_ns: Any = (), seed: int = 0) -> EvictionOrder:
+def make_order(nodes: Any, capacity: int, policy: Policy, block_ns: Any = (), seed: int = 0) -> EvictionOrder:
     """An order of nothing yet over the records `nodes`.
 
     capacity   blocks of the cache. block_ns: (blocks,) int64 time to compute a block again, by its depth
     raises     UsageError: the policy weighs recompute time and there is none
     """
-    policy = POLICIES[eviction] if isinstance(eviction, str) else eviction
     if policy.costs and len(block_ns) == 0:
         raise UsageError("cache.eviction weighs recompute time, and there are no step times to take it from")
     sums = np.concatenate(([0], np.cumsum(np.asarray(block_ns, np.int64)))) if policy.costs else np.zeros(1)
@@ -144,13 +142,6 @@ def is_candidate(nodes, node):
     return nodes[node, LENGTH] > 0 and nodes[node, LOCK] == 0 and nodes[node, CHILDREN] == 0
 
 
-@inline
-def recompute_ns(cost_sum, start, stop):
-    """ns to compute blocks start .. stop of a prompt again; 0 where no policy asks."""
-    last = cost_sum.size - 1
-    return cost_sum[min(stop, last)] - cost_sum[min(start, last)]
-
-
 # ---------------------------------------------------------------- candidates
 
 
@@ -169,32 +160,9 @@ def offer(order, node, now):
     _push(heap, key, nodes[node, ACCESS], node)
 
 
-@inline
-def pop(order, now):
-    """The candidate that goes first and that its policy lets go, or NO_NODE when there is none."""
-    nodes = order.nodes
-    while True:
-        node = _pop_two(order, nodes) if order.two_queues else _pop_one(order.heap, nodes)
-        if node == NO_NODE or order.policy != OWN:
-            return node
-        on_evict = order.on_evict
-        if on_evict(nodes, node, now):
-            return node
-        offer(order, node, now)
-
-
 @jit
-def _pop_two(order, nodes):
-    """From the queue whose turn it is, or from the other when it has no candidate."""
-    small = s3fifo.small_goes(nodes)
-    node = _pop_one(order.small if small else order.heap, nodes)
-    if node == NO_NODE:
-        node = _pop_one(order.heap if small else order.small, nodes)
-    return node
-
-
-@jit
-def _pop_one(heap, nodes):
+def pop_one(heap, nodes):
+    """The first candidate of a heap, or NO_NODE. What a policy that is more than a stamp does with it: own_policy."""
     while heap.size > 0:
         key, tie, node = heap.key[0], heap.tie[0], np.int64(heap.node[0])
         _drop_top(heap)

@@ -23,8 +23,8 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
 from ..memory.pool import ring_give
-from .eviction.policies import OWN, Policy
-from .leaf_heap import EvictionOrder, make_order, offer, pop
+from .eviction.policies import OWN, POLICIES, Policy
+from .leaf_heap import EvictionOrder, make_order, offer, pop_one
 from .node import (
     ACCESS,
     CHILDREN,
@@ -39,7 +39,7 @@ from .node import (
     PLACE,
     PRIORITY,
 )
-from .own_policy import bury, divide, introduce, tell_hit
+from .own_policy import DIVIDED, INTRODUCED, LEAVES, TELL_FUNCTION, USED, tell_pointer
 
 
 @struct
@@ -48,6 +48,7 @@ class RadixTree:
 
     keys, blocks   the arena, (twice the blocks,); top = first free place
     free_nodes     stack of ids. order: who is evicted first, over the same records
+    tell           what policies that are more than a stamp hear; see own_policy
     evictable, protected   in blocks. clock: ticks once per stamp.
     log            (offset, length) of evicted nodes, in order; log_size of them; not written when it is empty
     """
@@ -61,6 +62,7 @@ class RadixTree:
     num_free_nodes: "i8"
     high_node: "i8"
     order: "EvictionOrder"
+    tell: "TELL_FUNCTION"
     evictable: "i8"
     protected: "i8"
     clock: "i8"
@@ -78,6 +80,7 @@ def make_tree(
     capacity = max(capacity, 1)
     table_size = 1 << (2 * capacity).bit_length()
     nodes = np.zeros((capacity + 2, NODE_COLUMNS), np.int64)
+    policy = POLICIES[eviction] if isinstance(eviction, str) else eviction
     return RadixTree(
         nodes,
         np.zeros(table_size, np.int64),
@@ -87,7 +90,8 @@ def make_tree(
         np.arange(capacity + 1, 0, -1).astype(np.int32),
         capacity + 1,
         0,
-        make_order(nodes, capacity, eviction, block_ns, seed),
+        make_order(nodes, capacity, policy, block_ns, seed),
+        tell_pointer(policy.code),
         0,
         0,
         0,
@@ -97,6 +101,15 @@ def make_tree(
         np.zeros((log_capacity, 2), np.int64),
         0,
     )
+
+
+@inline
+def _tell(tree, keys, event, node, start, stop):
+    """A policy that is more than a stamp hears what happens; see own_policy.tell."""
+    if tree.order.policy == OWN:
+        tell = tree.tell
+        return tell(tree.order, keys, event, node, start, stop, tree.clock)
+    return 0
 
 
 # ---------------------------------------------------------------- children
@@ -205,8 +218,7 @@ def _split(tree, node, length):
     nodes[node, OFFSET] = offset + length
     nodes[node, LENGTH] -= length
     _enter(tree, upper, keys[offset + length], node)
-    if tree.order.policy == OWN:
-        divide(tree.order, keys, upper, node)
+    _tell(tree, keys, DIVIDED, upper, node, 0)
     return upper
 
 
@@ -326,8 +338,7 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
         node = _append(tree, node, keys, row, position, n)
         nodes[node, PRIORITY] = priority
         nodes[node, HITS] = count_hit
-        if tree.order.policy == OWN:
-            introduce(tree.order, node, keys, position, n)
+        _tell(tree, keys, INTRODUCED, node, position, n)
         offer(tree.order, node, tick)
     elif changed > 0 and nodes[changed, LOCK] == 0 and nodes[changed, CHILDREN] == 0:
         offer(tree.order, changed, tick)
@@ -399,8 +410,7 @@ def compact(tree):
 @inline
 def hit(tree, node):
     """A request that is admitted uses the path to `node`. The caller locks it next."""
-    if tree.order.policy == OWN:
-        tell_hit(tree.order, node, tree.clock)
+    _tell(tree, tree.keys, USED, node, 0, 0)
 
 
 @entry
@@ -439,14 +449,14 @@ def unlock(tree, node):
 @entry
 def evict(tree, pool, num_blocks):
     """Free whole leaves in policy order until at least num_blocks are free; may overshoot. Returns blocks freed."""
-    nodes, order, now = tree.nodes, tree.order, tree.clock
+    nodes, order, now, heap = tree.nodes, tree.order, tree.clock, tree.order.heap
+    own = order.policy == OWN
     freed = np.int64(0)
     while freed < num_blocks:
-        node = pop(order, now)
+        node = _tell(tree, tree.keys, LEAVES, 0, 0, 0) if own else pop_one(heap, nodes)
         if node == NO_NODE:
             break
         length, offset, parent = nodes[node, LENGTH], nodes[node, OFFSET], nodes[node, PARENT]
-        bury(order, tree.keys, node)
         ring_give(pool, tree.blocks, offset, offset + length)
         _remove(tree.table, _place(tree, parent, tree.keys[offset], node))
         nodes[node, LENGTH] = 0

@@ -21,8 +21,9 @@ from ..memory.pool import BlockPool, list_unlink
 from .eviction import s3fifo
 from .eviction.ghosts import forget_all, recall, remember
 from .eviction.policies import compiled
-from .leaf_heap import EvictionOrder, offer, pop, recompute_ns
+from .leaf_heap import EvictionOrder, offer
 from .node import ACCESS, COST, CREATED, DEPTH, HITS, KEY, LENGTH, LOCK, PRIORITY, WORD_A, WORD_B
+from .own_policy import pop_any, recompute_ns
 
 TAKEN, SHARED_AGAIN, REGISTERED, WITHDRAWN, RELEASED, FORGOTTEN = range(6)
 
@@ -74,7 +75,7 @@ def _take(order, pool, row, start, stop):
     for i in range(start, stop):
         block = np.int64(after[0])
         if content[block] != 0:  # so is everything behind it
-            block = pop(order, order.clock)
+            block = pop_any(order, order.clock)
             if order.two_queues and nodes[block, KEY] < 0:
                 remember(order.ghosts, content[block], np.int64(1))
             nodes[block, LENGTH] = 0

@@ -15,7 +15,7 @@ NO_PLACE = -1
 
 @struct
 class Ghosts:
-    """name, length   (limit,) ring: chain hash (0 = recalled) and blocks; `count` of them from `head` on
+    """name, length   (twice the limit,) ring: chain hash (0 = recalled) and blocks; `count` of them from `head` on
     table             (power of two,) ring place + 1 of a name, 0 = empty
     blocks, limit     of the names in the ring; at most
     """
@@ -32,7 +32,7 @@ class Ghosts:
 def make_ghosts(limit: int) -> Ghosts:
     """Nothing remembered. A name stands for one block at least, so there are at most `limit`."""
     size = 1 << (2 * max(limit, 1)).bit_length()
-    room = max(limit, 1)
+    room = 2 * limit + 1
     return Ghosts(np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(size, np.int64), 0, 0, 0, limit)
 
 
@@ -91,23 +91,48 @@ def remember(ghosts, name, length):
     if length > ghosts.limit:
         return
     names, size = ghosts.name, ghosts.name.size
-    while ghosts.count == size or ghosts.blocks + length > ghosts.limit:
+    while ghosts.blocks + length > ghosts.limit:
         oldest = names[ghosts.head]
         if oldest != 0:
             _drop(ghosts, _find(ghosts, oldest))
         ghosts.head = (ghosts.head + 1) % size
         ghosts.count -= 1
+    if ghosts.count == size:
+        _close_gaps(ghosts)
+        names = ghosts.name
     place = (ghosts.head + ghosts.count) % size
     ghosts.count += 1
     ghosts.blocks += length
     names[place] = name
     ghosts.length[place] = length
-    table = ghosts.table
+    _enter(ghosts.table, name, place)
+
+
+@jit
+def _enter(table, name, place):
     mask = table.size - 1
     at = _home(name, mask)
     while table[at] != 0:
         at = (at + 1) & mask
     table[at] = place + 1
+
+
+@jit
+def _close_gaps(ghosts):
+    """Move the names together; at least half of a full ring are gaps, so this is amortised O(1)."""
+    size = ghosts.name.size
+    names, lengths = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    n = 0
+    for i in range(ghosts.count):
+        place = (ghosts.head + i) % size
+        if ghosts.name[place] != 0:
+            names[n], lengths[n] = ghosts.name[place], ghosts.length[place]
+            n += 1
+    ghosts.name, ghosts.length, ghosts.head, ghosts.count = names, lengths, 0, n
+    for at in range(ghosts.table.size):
+        ghosts.table[at] = 0
+    for place in range(n):
+        _enter(ghosts.table, names[place], place)
 
 
 @jit

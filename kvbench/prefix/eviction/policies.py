@@ -49,8 +49,7 @@ class Policy:
     """Functions as plain Python, and what the cache has to keep for them.
 
     code        how leaf_heap dispatches it; OWN = by its functions
-    two_queues  negative keys are a queue of their own (s3fifo)
-    ghosts      names of what left the first queue are remembered
+    two_queues  negative keys are a queue of their own, and names of what left it are remembered (s3fifo)
     costs       COST of a record is filled
     """
 
@@ -72,9 +71,10 @@ class Policy:
         )
 
 
-def _of(module: ModuleType, **more: bool) -> Policy:
+def _of(module: ModuleType, **more: Any) -> Policy:
     names = ("key", "on_insert", "on_hit", "on_evict")
-    return Policy(**{name: getattr(module, name) for name in names if hasattr(module, name)}, **more)
+    functions: dict[str, Any] = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    return Policy(**functions, **more)
 
 
 POLICIES: dict[str, Policy] = {
