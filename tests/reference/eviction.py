@@ -292,6 +292,8 @@ class PolicyTree(RadixTree):
 
     def match_and_split(self, keys, namespace=None):
         tick = self._clock.now
+        if not keys:
+            next(self._clock)
         match = super().match_and_split(keys, namespace)
         self._offer_since(tick)
         return match
