@@ -31,6 +31,12 @@ def test_recordings_and_costs_compiled():
     pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py")
 
 
+def test_eviction_policies_compiled():
+    """Policies against plain Python, and those of a user's file with what numba says of them."""
+    pytest_again("tests/prefix/test_eviction.py", "-k", "long_churn")
+    pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
+
+
 # Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.
 LOADS = {
     "sglang": ("--preset", "sglang", "--set", "block_tokens=1", "--set", "cache.blocks=4000"),

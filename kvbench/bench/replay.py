@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..costs.roofline import roofline
 from ..engine.replay import replay_cache
 from ..workload.build import build_workload
 from .configure import Configured
@@ -13,4 +14,4 @@ def replay(configured: Configured) -> dict[str, float | int]:
     system = build_system(configured.config)
     requests, _ = build_workload(system.config.tree())
     requests.check()
-    return replay_cache(requests, system.settings)
+    return replay_cache(requests, system.settings, roofline(system.deployment, system.costs).tables)

@@ -110,10 +110,10 @@ def _check_runnable(config: Config) -> None:
                 f"{config.where[name]}: {name} = {config[name]} is not a rule of scheduler.discipline = "
                 f"{discipline}; choose {', '.join(allowed)}"
             )
-    if config["cache.kind"] != "radix" and config["cache.eviction"] not in ("", "lru"):
+    if config["cache.kind"] == "none" and config["cache.eviction"] not in ("", "lru"):
         raise UsageError(
             f"{config.where['cache.eviction']}: cache.eviction = {config['cache.eviction']} needs "
-            f"cache.kind = radix; {config['cache.kind']} evicts in the order of its free queue (lru)"
+            "cache.kind = radix or hash; none keeps nothing that could be evicted"
         )
 
 

@@ -124,11 +124,13 @@ class KeyTree:
 def check(key: Key, value: Any, where: str, folder: Path | None = None) -> Any:
     """The value in the type of its key. UsageError: wrong type, out of range, not one of the choices."""
     kind = key.kind
-    if kind in ("str", "path", "choice"):
+    if kind in ("str", "path", "choice", "choice-or-function"):
         if not isinstance(value, str):
             raise UsageError(f"{where}: {key.name} is a string, got {_shown(value)}")
         if kind == "choice" and value not in key.choices:
             raise UsageError(f"{where}: {key.name} is one of {', '.join(key.choices)}; got {value!r}")
+        if kind == "choice-or-function" and value not in key.choices:
+            return _function(key, value, where, folder)
         if kind == "path" and value and folder is not None:
             return str((folder / Path(value).expanduser()).resolve())
         return value
@@ -139,6 +141,15 @@ def check(key: Key, value: Any, where: str, folder: Path | None = None) -> Any:
     if kind == "length" and isinstance(value, Mapping | str):
         return dict(value) if isinstance(value, Mapping) else value
     return _number(key, value, where)
+
+
+def _function(key: Key, value: str, where: str, folder: Path | None) -> str:
+    """FILE.py:NAME with the path made absolute."""
+    file, _, name = value.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        choices = ", ".join(c for c in key.choices if c)
+        raise UsageError(f"{where}: {key.name} is one of {choices}, or FILE.py:FUNCTION; got {value!r}")
+    return value if folder is None else f"{(folder / Path(file).expanduser()).resolve()}:{name}"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
@@ -236,7 +247,7 @@ def _parse(raw: str, key: Key | None) -> Any:
         value = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw
-    textual = key is not None and key.kind in ("str", "path", "choice")
+    textual = key is not None and key.kind in ("str", "path", "choice", "choice-or-function")
     return raw if textual and not isinstance(value, str) else value
 
 

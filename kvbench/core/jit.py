@@ -178,12 +178,13 @@ _SCALARS = {
 
 
 def _field_type(spec: Any, module: ModuleType) -> Any:
-    """The Numba type of a field: "i8", "i4[::1]", "f8[:,::1]" or the name of a struct in the module."""
+    """The Numba type of a field: "i8", "i4[::1]", "f8[:,::1]", or the name of a struct or a type in the module."""
     base, _, dims = str(spec).strip("'\"").partition("[")
     if base in _SCALARS:
         scalar = _SCALARS[base]
         return types.Array(scalar, dims.count(",") + 1, "C") if dims else scalar
-    return getattr(module, base).numba_type
+    named = getattr(module, base)
+    return getattr(named, "numba_type", named)
 
 
 def struct(cls: type[T]) -> type[T]:
@@ -226,8 +227,23 @@ def struct(cls: type[T]) -> type[T]:
     proxy = type(cls.__name__, (structref.StructRefProxy,), namespace)
     structref.define_proxy(proxy, struct_type, fields)
     scope["_proxy"] = proxy
-    new = njit(cache=True)(scope[f"{cls.__name__}__new"])
+    new: Any = njit(cache=True)(scope[f"{cls.__name__}__new"])
+    if any(isinstance(kind, types.FunctionType) for kind in signature):  # else each function is a type of its own
+        new = _Typed(namespace["numba_type"](*signature), scope[f"{cls.__name__}__new"])
     return proxy
+
+
+class _Typed:
+    """A function that is compiled for one signature when it is called first."""
+
+    def __init__(self, signature: Any, function: Any) -> None:
+        self._signature, self._function = signature, function
+        self._compiled: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._compiled is None:
+            self._compiled = njit(self._signature, cache=True)(self._function)
+        return self._compiled(*args)
 
 
 def _typed(args: tuple[Any, ...], signature: list[Any], fields: list[str], name: str) -> list[Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("int", "float", "str", "bool", "length", "path", "choice")
+KINDS = ("int", "float", "str", "bool", "length", "path", "choice", "choice-or-function")
 """length: a number (a fixed value) or a table that names a distribution; path: a file, relative to the
-file that names it; the others are what TOML calls them (float takes `inf` where `high` allows it)."""
+file that names it; choice-or-function: a choice, or FILE.py:NAME with such a path; the others are what TOML
+calls them (float takes `inf` where `high` allows it)."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Key:
     default   in the unit of the key; for a length a number or a dict
     unit      "tokens", "requests/s", "ms"; "" for a name or a switch
     meaning   one line, says what 0 or "" mean where they are special
-    choices   the values of a choice
+    choices   the values of a choice, or those that need no file
     low, high   bounds of a number, both allowed; None is no bound
     """
 
@@ -38,5 +39,5 @@ class Key:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"key {self.name} has the unknown kind {self.kind}")
-        if (self.kind == "choice") != bool(self.choices):
-            raise ValueError(f"key {self.name}: choices belong to the kind choice, and only to it")
+        if self.kind.startswith("choice") != bool(self.choices):
+            raise ValueError(f"key {self.name}: choices belong to the kinds of choice, and only to them")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.errors import UsageError
+from ..core.jit import entry
 from ..core.journal import STEP_COLUMNS
 from ..core.requests import I64, NONE, Requests
-from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables
+from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
 from ..memory.operations import make_operations
 from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
+from ..prefix.eviction.own_file import find_policy
+from ..prefix.eviction.policies import Policy
 from ..prefix.keys import block_keys
-from ..prefix.leaf_heap import POLICIES
 from ..prefix.radix import make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.shadow import make_shadow
@@ -30,6 +32,9 @@ from .settings import PREFILL_FIRST, EngineSettings
 
 _CALENDAR_BLOCK_TOKENS = 4
 """Below, nearly every decode opens a block, and the calendar only adds work."""
+
+_RECOMPUTE_TOKENS = 2048
+"""A prefill step in which weights are read once for many tokens; a lone block would be charged for all of them."""
 
 _RING_ORDERS = ("append", "sorted-front")
 
@@ -59,14 +64,16 @@ def build_engine(
     capacity = blocks * bt
     if prefill_first:  # admission asks for strictly more than prompt + output + one block
         capacity -= bt + 1
+    policy = eviction(settings)
+    block_ns = block_costs(policy, costs, bt, max_blocks)
     free_arrivals = np.flatnonzero(np.repeat(requests.after == NONE, requests.samples)).astype(np.int64)
     fields = {
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
         "rules": _rules(settings, prefill_first),
         "pool": make_pool(blocks, free_order(settings)),
-        "tree": make_tree(blocks if kind == "radix" else 1, eviction(settings), log),
-        "hashes": make_map(blocks if kind == "hash" else 1, log),
+        "tree": make_tree(blocks, policy, log, block_ns, settings.seed) if kind == "radix" else make_tree(1, "lru"),
+        "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
         "block_keys": block_keys(requests, bt),
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
@@ -124,6 +131,8 @@ def _ratio_start(settings: EngineSettings) -> float:
 def calendar_fits(settings: EngineSettings) -> bool:
     """Where the calendar path gives what the step-by-step path gives, and is worth its bookkeeping."""
     s = settings.scheduler
+    if is_ranked(settings):  # due blocks are registered in one go, without the depths a policy wants
+        return False
     if settings.batching == "static" or settings.overlap or settings.block_tokens < _CALENDAR_BLOCK_TOKENS:
         return False
     if s.discipline == PREFILL_FIRST:
@@ -138,6 +147,8 @@ def calendar_fits(settings: EngineSettings) -> bool:
 def free_order(settings: EngineSettings) -> str:
     """The order given, where it fits the cache kind; a radix tree's pool is a ring, the others' a list."""
     order = settings.cache.free_order
+    if is_ranked(settings):  # blocks that nothing is lost with go first
+        return "unhashed-first"
     if order in FREE_ORDERS and (order in _RING_ORDERS) == (settings.cache.kind == "radix"):
         return order
     if settings.cache.kind == "radix":
@@ -145,11 +156,35 @@ def free_order(settings: EngineSettings) -> str:
     return "unhashed-first"
 
 
-def eviction(settings: EngineSettings) -> str:
-    name = settings.cache.eviction or "lru"
-    if name not in POLICIES:
-        raise UsageError(f"cache.eviction {name!r} is not known; try one of {', '.join(POLICIES)}")
-    return name
+def eviction(settings: EngineSettings) -> Policy:
+    """The policy of the settings. UsageError: there is none of that name, or a user's own does not work."""
+    return find_policy(settings.cache.eviction or "lru")
+
+
+def is_ranked(settings: EngineSettings) -> bool:
+    """Whether a policy orders the free blocks of a block-hash cache, and not the free queue (which is lru)."""
+    return settings.cache.kind == "hash" and settings.cache.eviction not in ("", "lru")
+
+
+def block_costs(policy: Policy, costs: CostTables | None, block_tokens: int, blocks: int) -> I64:
+    """(blocks,) ns to compute the i-th block of a prompt again, where the policy asks; else empty.
+
+    A block's share of a prefill step of _RECOMPUTE_TOKENS on top of what lies before it, all resources together.
+    """
+    if not policy.costs or costs is None:
+        return np.zeros(0, np.int64)
+    out = np.zeros(blocks, np.int64)
+    _fill_block_costs(costs, block_tokens, _RECOMPUTE_TOKENS, out)
+    return out
+
+
+@entry
+def _fill_block_costs(costs, block_tokens, step_tokens, out):
+    query, resources = np.zeros(QUERY_SIZE, np.float64), np.zeros(NUM_RESOURCES, np.int64)
+    for i in range(out.size):
+        clear(query)
+        add_prefill(costs, query, step_tokens, i * block_tokens)
+        out[i] = step_ns(costs, query, resources) * block_tokens // step_tokens
 
 
 def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:

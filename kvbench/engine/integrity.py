@@ -12,7 +12,7 @@ import numpy as np
 from ..core.errors import KvbenchError
 from ..core.requests import I64
 from ..memory.operations import OP_COUNT, OP_FIRST, OP_NODE
-from ..prefix import leaf_heap as node_columns
+from ..prefix import node as node_columns
 from ..prefix.block_hash import GONE
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
@@ -28,6 +28,7 @@ from ..scheduler.state_columns import (
     RADIX,
     SEQ,
 )
+from .integrity_order import check_hash_order, check_tree_order
 from .probe import settle_slots
 
 
@@ -136,6 +137,7 @@ def _check_list(e: Engine, holders: list[int]) -> None:
     entries = [int(v) & 0xFFFFFFFF for v in e.hashes.table if v > GONE]
     if {int(contents[b]) for b in entries} != hashed:
         raise KvbenchError("integrity: the hash map and the block records disagree")
+    check_hash_order(e.pool, e.hashes)
 
 
 # ---------------------------------------------------------------- ring: the tree owns what is cached
@@ -160,10 +162,6 @@ def _check_radix(e: Engine, holders: list[int]) -> None:
             raise KvbenchError(f"integrity: node {n} hangs below a node that is gone")
     if sorted(int(v) & 0xFFFFFFFF for v in tree.table if v) != live:
         raise KvbenchError("integrity: the table of children and the nodes disagree")
-    offered = set(tree.heap_node[: tree.heap_size].tolist())
-    for n in live:
-        if node_columns.is_candidate(nodes, n) and n not in offered:
-            raise KvbenchError(f"integrity: leaf {n} could be evicted and is not on offer")
     if len(names) != len(live):
         raise KvbenchError("integrity: two children of one node begin alike")
     for slot in holders:
@@ -180,6 +178,7 @@ def _check_radix(e: Engine, holders: list[int]) -> None:
     for n in live:
         _same(f"locks of node {n}", int(nodes[n, node_columns.LOCK]), locks[n])
         _same(f"children of node {n}", int(nodes[n, node_columns.CHILDREN]), children[n])
+    check_tree_order(tree)
     evictable = sum(int(nodes[n, node_columns.LENGTH]) for n in live if locks[n] == 0)
     _same("evictable blocks", tree.evictable, evictable)
     _same("protected blocks", tree.protected, len(owned) - _private(e, holders) - evictable)

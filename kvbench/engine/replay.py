@@ -19,30 +19,35 @@ import numpy as np
 from ..core.errors import UsageError
 from ..core.jit import entry, inline
 from ..core.requests import Requests
+from ..costs.tables import CostTables
 from ..memory.pool import list_give, make_pool, ring_take
 from ..prefix import block_hash, radix
 from ..prefix.keys import block_keys, fill_keys
-from .build import eviction, free_order
+from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
+from .build import block_costs, eviction, free_order
 from .settings import EngineSettings
 
 
-def replay_cache(requests: Requests, settings: EngineSettings) -> dict[str, Any]:
-    """Replay every request once. cache.num_blocks 0 = a cache without bound."""
+def replay_cache(requests: Requests, settings: EngineSettings, costs: CostTables | None = None) -> dict[str, Any]:
+    """Replay every request once. cache.num_blocks 0 = a cache without bound. costs: for policies that weigh them."""
     requests.check()
     bt = settings.block_tokens
     whole = requests.prompt_tokens // bt
     capacity = settings.cache.num_blocks or max(int(whole.sum()), 1)
     first = np.concatenate(([0], np.cumsum(requests.samples)[:-1]))
+    policy = eviction(settings)
+    block_ns = block_costs(policy, costs, bt, int(whole.max(initial=0)))
     begin = time.perf_counter()
     keys = block_keys(requests, bt)
     with np.errstate(over="ignore"):
         if settings.cache.kind == "radix":
-            tree = radix.make_tree(capacity, eviction(settings))
+            tree = radix.make_tree(capacity, policy, 0, block_ns, settings.seed)
             pool = make_pool(capacity, free_order(settings))
             hits = _replay_radix(tree, pool, keys, first, requests.namespace, requests.priority, whole)
         elif settings.cache.kind == "hash":
             pool = make_pool(capacity, free_order(settings))
-            hits = _replay_hash(block_hash.make_map(capacity), pool, keys, first, requests.namespace, whole)
+            hashes = block_hash.make_map(capacity, 0, policy, block_ns, settings.seed)
+            hits = _replay_hash(hashes, pool, keys, first, requests.namespace, requests.priority, whole)
         else:
             raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
     seconds = time.perf_counter() - begin
@@ -66,6 +71,7 @@ def visit_radix(tree, pool, keys, seq, namespace, priority, n, scratch, row):
     """The first n blocks of a sequence go through the cache: match, make room, insert, let go. Returns hits."""
     fill_keys(keys, seq, 0, n, scratch)
     node, found = radix.match(tree, namespace, scratch, n, row)
+    radix.hit(tree, node)
     radix.lock(tree, node)
     if pool.num_free < n - found:
         radix.evict(tree, pool, n - found - pool.num_free)
@@ -77,14 +83,17 @@ def visit_radix(tree, pool, keys, seq, namespace, priority, n, scratch, row):
 
 
 @inline
-def visit_hashed(hashes, pool, keys, seq, namespace, n, scratch, row):
+def visit_hashed(hashes, pool, keys, seq, namespace, priority, n, scratch, row):
     """The same through a block-hash cache."""
     found, content, _ = block_hash.match(hashes, pool, keys, seq, namespace, n, scratch, row)
     block_hash.share(pool, row, found)
+    block_hash.note(hashes, pool, SHARED_AGAIN, row, 0, found, 0)
     stop = min(n, found + pool.num_free)
     block_hash.take(hashes, pool, row, found, stop)
     block_hash.publish(hashes, pool, keys, seq, content, row, found, stop, scratch)
+    block_hash.note(hashes, pool, REGISTERED, row, found, stop, -priority)
     list_give(pool, row, stop)
+    block_hash.note(hashes, pool, RELEASED, row, 0, stop, 0)
     return found
 
 
@@ -99,12 +108,12 @@ def _replay_radix(tree, pool, keys, first, namespace, priority, whole):
 
 
 @entry
-def _replay_hash(hashes, pool, keys, first, namespace, whole):
+def _replay_hash(hashes, pool, keys, first, namespace, priority, whole):
     hits = np.zeros(whole.size, np.int64)
     scratch = np.empty(max(whole.max(), 1), np.int64)
     row = np.empty(max(whole.max(), 1), np.int32)
     for i in range(whole.size):
-        hits[i] = visit_hashed(hashes, pool, keys, first[i], namespace[i], whole[i], scratch, row)
+        hits[i] = visit_hashed(hashes, pool, keys, first[i], namespace[i], priority[i], whole[i], scratch, row)
     return hits
 
 

@@ -65,7 +65,7 @@ class CacheRules:
     num_blocks: int = 0
     """Usable blocks."""
     eviction: str = "lru"
-    """radix: lru, lfu, fifo, mru, filo, priority, slru. hash: order of the free queue (lru)."""
+    """A name of prefix.eviction.policies, or FILE.py:FUNCTION. hash: lru is the order of the free queue."""
     free_order: str = "unhashed-first"
     """hash/none under vLLM: tail (0.19), unhashed-first (0.33). radix under SGLang: append (token
     allocator, block_tokens 1), sorted-front (paged allocator)."""
@@ -98,7 +98,7 @@ class EngineSettings:
     fast: bool = True
     """Allow the calendar path where the configuration permits it."""
     seed: int = 0
-    """Of scheduler.policy random."""
+    """Of scheduler.policy random and cache.eviction random."""
     check: bool = False
     """check_integrity after every step, and a shadow of every block (slow)."""
     backup_ns_per_block: int = 0

@@ -13,8 +13,8 @@ import numpy as np
 
 from ..core.jit import entry
 from ..core.requests import EXPLICIT, I64, Requests
-from ..prefix.block_hash import chain, root_hash
-from ..prefix.leaf_heap import LENGTH, OFFSET, PARENT
+from ..prefix.chain_hash import chain, root_hash
+from ..prefix.node import LENGTH, OFFSET, PARENT
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import HASHED, RADIX
 from .replay import visit_hashed, visit_radix
@@ -81,7 +81,7 @@ def _visit(e, whole):
         if n > 0 and e.rules.cache_kind == RADIX:
             visit_radix(e.tree, e.pool, e.block_keys, seq, q.namespace[seq], q.priority[seq], n, e.keys, row)
         if n > 0 and e.rules.cache_kind == HASHED:
-            visit_hashed(e.hashes, e.pool, e.block_keys, seq, q.namespace[seq], n, e.keys, row)
+            visit_hashed(e.hashes, e.pool, e.block_keys, seq, q.namespace[seq], q.priority[seq], n, e.keys, row)
     e.pool.evicted = 0
     e.tree.evicted = 0
     e.tree.evicted_nodes = 0

@@ -5,12 +5,16 @@ gone until the free queue hands it out again (lazy eviction). Blocks of equal co
 gives the one that was registered first and is still there. The chain hash has 63 bits; among ten million
 blocks two different prefixes meet with probability below 6e-6.
 
+Under an eviction policy (`ranked`) visible blocks without references leave in its order; see ranked.py.
+
 What must always hold: a block has a content exactly while it is in the map or behind the one that is.
 
 source: vLLM v1's block pool and KV cache manager.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +27,12 @@ from ..memory.pool import (
     TWIN_LAST,
     list_unlink,
 )
+from .chain_hash import chain, root_hash
+from .eviction.policies import LRU, POLICIES, Policy
 from .keys import fill_keys
+from .leaf_heap import EvictionOrder, make_order
+from .node import NODE_COLUMNS
+from .ranked import FORGOTTEN, RANK_FUNCTION, TAKEN, WITHDRAWN, rank_pointer
 
 _LOOKAHEAD = 64
 
@@ -39,6 +48,7 @@ class HashMap:
 
     watch, watch_seen: a content that somebody waits for, and whether it was registered since.
     distinct: contents in the map. registered: registrations so far. log: evicted block ids in order.
+    ranked, order, rank: whether an eviction policy orders the free blocks, and the verb that tells it what happens.
     """
 
     table: "i8[::1]"
@@ -49,28 +59,30 @@ class HashMap:
     watch_seen: "b1"
     log: "i8[::1]"
     log_size: "i8"
+    ranked: "b1"
+    order: "EvictionOrder"
+    rank: "RANK_FUNCTION"
 
 
-def make_map(num_blocks: int, log_capacity: int = 0) -> HashMap:
+def make_map(
+    num_blocks: int, log_capacity: int = 0, eviction: str | Policy = "lru", block_ns: Any = (), seed: int = 0
+) -> HashMap:
+    """An empty map. eviction: lru is the free queue as it is. block_ns, seed: see leaf_heap.make_order."""
     size = 1 << (4 * max(num_blocks, 4)).bit_length()
-    return HashMap(np.zeros(size, np.int64), 0, 0, 0, NO_WATCH, False, np.zeros(log_capacity, np.int64), 0)
+    policy = POLICIES[eviction] if isinstance(eviction, str) else eviction
+    ranked = policy.code != LRU
+    nodes = np.zeros((num_blocks + 1 if ranked else 1, NODE_COLUMNS), np.int64)
+    order = make_order(nodes, num_blocks, policy, block_ns, seed)
+    log = np.zeros(log_capacity, np.int64)
+    return HashMap(np.zeros(size, np.int64), 0, 0, 0, NO_WATCH, False, log, 0, ranked, order, rank_pointer(ranked))
 
 
 @inline
-def chain(parent, key):
-    """Hash of a block from its predecessor's hash and its own key; never 0."""
-    # Overflow of int64 is undefined in compiled code; mix in uint64 only.
-    turned = (np.uint64(parent) << np.uint64(23)) | (np.uint64(parent) >> np.uint64(41))  # a, b is not b, a
-    x = (turned ^ np.uint64(key)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0xA0761D6478BD642F)
-    x ^= x >> np.uint64(32)
-    x *= np.uint64(0xD6E8FEB86659FD93)
-    x ^= x >> np.uint64(29)
-    return np.int64(x | np.uint64(1))
-
-
-@inline
-def root_hash(namespace):
-    return chain(np.int64(0x5851F42D4C957F2D), namespace + 1)
+def note(hashes, pool, event, row, start, stop, priority):
+    """Tell an eviction policy, where there is one, what happens to blocks; see ranked.rank."""
+    if hashes.ranked:
+        rank = hashes.rank
+        rank(hashes.order, pool, event, row, start, stop, priority)
 
 
 @inline
@@ -208,12 +220,15 @@ def take(hashes, pool, row, start, stop):
     """
     after, contents, refs, table, log = pool.after, pool.content, pool.refs, hashes.table, hashes.log
     mask = table.size - 1
-    block = np.int64(after[0])
-    for i in range(start, stop):
-        row[i] = block
-        block = np.int64(after[block])
-    after[0] = block
-    pool.before[block] = 0
+    if hashes.ranked:
+        note(hashes, pool, TAKEN, row, start, stop, 0)
+    else:
+        block = np.int64(after[0])
+        for i in range(start, stop):
+            row[i] = block
+            block = np.int64(after[block])
+        after[0] = block
+        pool.before[block] = 0
     evicted, gone, swept, logged = 0, 0, 0, hashes.log_size
     for i in range(start, stop):
         if i + AHEAD < stop:  # neighbours in the queue are neighbours in memory, their hashes are not
@@ -243,6 +258,7 @@ def take(hashes, pool, row, start, stop):
 def withdraw(hashes, pool, row, start, stop):
     """Make row[start:stop], blocks that are in use, invisible again."""
     contents, table = pool.content, hashes.table
+    note(hashes, pool, WITHDRAWN, row, start, stop, 0)
     for i in range(start, stop):
         block = np.int64(row[i])
         if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
@@ -265,6 +281,7 @@ def forget(hashes, pool):
         has_twins[block] = 0
     for at in range(table.size):
         table[at] = EMPTY
+    note(hashes, pool, FORGOTTEN, pool.after, 0, 0, 0)
     hashes.used = 0
     hashes.distinct = 0
     pool.cached = 0

@@ -1,44 +1,123 @@
-"""Which leaf goes next: eviction policies as keys, and a heap of leaves with lazy deletion.
+"""Who goes next: a heap of candidates in the order that a policy's keys give, with lazy deletion.
 
-A policy is one key per node; the smallest goes first, ties by last access. Entries are never removed from the
-middle: one that no longer describes its node (touched, locked, gone, or no leaf any more) is dropped when
-it surfaces. A node that may be evicted always has one entry that describes it.
+A candidate is a node without children that nobody holds. The smallest key goes first, ties by last access. Entries
+are never removed from the middle: one that no longer describes its node (touched, locked, gone, or no leaf any
+more) is dropped when it surfaces. A candidate always has one entry that describes it: ACCESS and KEY of its record.
 
-Orders as in SGLang: lru, lfu (insertions), fifo, mru, filo, priority, slru (protected from two insertions on).
+The policies that are a stamp are dispatched here; the others are function pointers (see eviction/policies.py, and
+own_policy.py for what else they need).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ..core.jit import inline, jit
-
-LRU, LFU, FIFO, MRU, FILO, PRIORITY_ORDER, SLRU = range(7)
-POLICIES = {
-    "lru": LRU,
-    "lfu": LFU,
-    "fifo": FIFO,
-    "mru": MRU,
-    "filo": FILO,
-    "priority": PRIORITY_ORDER,
-    "slru": SLRU,
-}
-
-# Columns of a node record (16 int64, two cache lines; the walk needs the first).
-PARENT, OFFSET, LENGTH, LOCK, ACCESS, CHILDREN, HITS, PRIORITY, CREATED, PLACE, MARK = range(11)
-# PARENT    node id > 0, or -1 - namespace: the root of that namespace
-# OFFSET    first key and block of the node's run in the arena; LENGTH blocks; LENGTH 0 = not in use
-# LOCK      sequences that hold the node or one below it
-# ACCESS, CREATED   ticks of the tree's clock
-# PLACE     order among its siblings: the tick at which it became a child; a split leaves it to the upper part
-# MARK      of whoever walks the tree, who knows by itself whether the mark is its own
-NODE_COLUMNS = 16
+from ..core.errors import UsageError
+from ..core.jit import inline, jit, struct
+from .eviction import s3fifo
+from .eviction.ghosts import Ghosts, make_ghosts
+from .eviction.policies import (
+    EVENT_FUNCTION,
+    FIFO,
+    FILO,
+    KEY_FUNCTION,
+    LFU,
+    LRU,
+    MRU,
+    OWN,
+    PRIORITY_ORDER,
+    VERDICT_FUNCTION,
+    Policy,
+)
+from .node import (
+    ACCESS,
+    CAPACITY,
+    CHILDREN,
+    CREATED,
+    HITS,
+    KEY,
+    LENGTH,
+    LOCK,
+    NO_NODE,
+    PRIORITY,
+    SEED,
+    SHARED,
+)
 
 SLRU_PROTECTED_HITS = 2
 
+__all__ = ["EVENT_FUNCTION", "KEY_FUNCTION", "VERDICT_FUNCTION", "EvictionOrder", "make_order"]
+
+
+@struct
+class Heap:
+    """Entries (key, tie, node), four children to a parent; `size` of them."""
+
+    key: "i8[::1]"
+    tie: "i8[::1]"
+    node: "i4[::1]"
+    size: "i8"
+
+
+@struct
+class EvictionOrder:
+    """nodes       the records, shared with whoever owns the cache
+    heap, small    candidates; small: those of negative keys under a policy of two queues
+    clock          ticks of block hash; a tree has its own
+    cost_sum       (blocks + 1,) ns to compute the first i blocks of a prompt; (1,) where no policy asks
+    names          (nodes,) chain hash of the prefix that ends with a node; (1,) where nothing is remembered
+    key, on_*      the policy's functions (OWN)
+    """
+
+    nodes: "i8[:,::1]"
+    policy: "i8"
+    two_queues: "b1"
+    heap: "Heap"
+    small: "Heap"
+    clock: "i8"
+    cost_sum: "i8[::1]"
+    names: "i8[::1]"
+    ghosts: "Ghosts"
+    key: "KEY_FUNCTION"
+    on_insert: "EVENT_FUNCTION"
+    on_hit: "EVENT_FUNCTION"
+    on_evict: "VERDICT_FUNCTION"
+
+
+def make_order(nodes: Any, capacity: int, policy: Policy, block_ns: Any = (), seed: int = 0) -> EvictionOrder:
+    """An order of nothing yet over the records `nodes`.
+
+    capacity   blocks of the cache. block_ns: (blocks,) int64 time to compute a block again, by its depth
+    raises     UsageError: the policy weighs recompute time and there is none
+    """
+    if policy.costs and len(block_ns) == 0:
+        raise UsageError("cache.eviction weighs recompute time, and there are no step times to take it from")
+    sums = np.concatenate(([0], np.cumsum(np.asarray(block_ns, np.int64)))) if policy.costs else np.zeros(1)
+    nodes[SHARED, CAPACITY], nodes[SHARED, SEED] = capacity, seed
+    room = 2 * nodes.shape[0] + 60
+    return EvictionOrder(
+        nodes,
+        policy.code,
+        policy.two_queues,
+        _make_heap(room),
+        _make_heap(room if policy.two_queues else 1),
+        0,
+        sums.astype(np.int64),
+        np.zeros(nodes.shape[0] if policy.two_queues else 1, np.int64),
+        make_ghosts(capacity * s3fifo.GHOST_SHARE // s3fifo.SMALL_SHARE if policy.two_queues else 0),
+        *policy.pointers(),
+    )
+
+
+def _make_heap(room: int) -> Heap:
+    return Heap(np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int32), 0)
+
 
 @inline
-def policy_key(policy, nodes, node):
+def policy_key(order, nodes, node, now):
+    policy = order.policy
     if policy == LRU:
         return nodes[node, ACCESS]
     if policy == LFU:
@@ -51,6 +130,9 @@ def policy_key(policy, nodes, node):
         return -nodes[node, CREATED]
     if policy == PRIORITY_ORDER:
         return nodes[node, PRIORITY]
+    if policy == OWN:
+        key = order.key
+        return key(nodes, node, now)
     return np.int64(nodes[node, HITS] >= SLRU_PROTECTED_HITS)
 
 
@@ -60,40 +142,49 @@ def is_candidate(nodes, node):
     return nodes[node, LENGTH] > 0 and nodes[node, LOCK] == 0 and nodes[node, CHILDREN] == 0
 
 
+# ---------------------------------------------------------------- candidates
+
+
 @jit
-def offer(tree, node):
-    """Enter a candidate with its present key; called when it becomes one and when its key changes."""
-    if tree.heap_size == tree.heap_node.size:
-        rebuild(tree)
-    _push(tree, policy_key(tree.policy, tree.nodes, node), tree.nodes[node, ACCESS], node)
+def offer(order, node, now):
+    """Enter a candidate with its present key; called when it becomes one and when it is used while it is one."""
+    nodes = order.nodes
+    key = policy_key(order, nodes, node, now)
+    nodes[node, KEY] = key
+    heap = order.heap
+    is_small = order.two_queues and key < 0
+    if is_small:
+        heap = order.small
+    if heap.size == heap.node.size:
+        rebuild(heap, nodes, order.two_queues, is_small)
+    _push(heap, key, nodes[node, ACCESS], node)
 
 
-@inline
-def pop(tree):
-    """The candidate that goes first, or 0 when there is none."""
-    nodes = tree.nodes
-    while tree.heap_size > 0:
-        key, tie, node = tree.heap_key[0], tree.heap_tie[0], np.int64(tree.heap_node[0])
-        _drop_top(tree)
-        if is_candidate(nodes, node) and tie == nodes[node, ACCESS] and key == policy_key(tree.policy, nodes, node):
+@jit
+def pop_one(heap, nodes):
+    """The first candidate of a heap, or NO_NODE. What a policy that is more than a stamp does with it: own_policy."""
+    while heap.size > 0:
+        key, tie, node = heap.key[0], heap.tie[0], np.int64(heap.node[0])
+        _drop_top(heap)
+        if is_candidate(nodes, node) and tie == nodes[node, ACCESS] and key == nodes[node, KEY]:
             return node
-    return 0
+    return NO_NODE
 
 
 @inline
-def rebuild(tree):
-    """Start over from the live candidates; amortised by the capacity of twice the nodes."""
-    tree.heap_size = 0
-    for node in range(1, tree.high_node + 1):
-        if is_candidate(tree.nodes, node):
-            _push(tree, policy_key(tree.policy, tree.nodes, node), tree.nodes[node, ACCESS], node)
+def rebuild(heap, nodes, two_queues, is_small):
+    """Start over from the candidates; amortised by a capacity of twice the nodes."""
+    heap.size = 0
+    for node in range(1, nodes.shape[0]):
+        if is_candidate(nodes, node) and (not two_queues or (nodes[node, KEY] < 0) == is_small):
+            _push(heap, nodes[node, KEY], nodes[node, ACCESS], node)
 
 
-@inline
-def _push(tree, key, tie, node):
-    keys, ties, ids = tree.heap_key, tree.heap_tie, tree.heap_node
-    i = tree.heap_size
-    tree.heap_size = i + 1
+@jit
+def _push(heap, key, tie, node):
+    keys, ties, ids = heap.key, heap.tie, heap.node
+    i = heap.size
+    heap.size = i + 1
     while i > 0:
         p = (i - 1) >> 2
         if keys[p] < key or (keys[p] == key and ties[p] <= tie):
@@ -104,10 +195,10 @@ def _push(tree, key, tie, node):
 
 
 @inline
-def _drop_top(tree):
-    keys, ties, ids = tree.heap_key, tree.heap_tie, tree.heap_node
-    n = tree.heap_size - 1
-    tree.heap_size = n
+def _drop_top(heap):
+    keys, ties, ids = heap.key, heap.tie, heap.node
+    n = heap.size - 1
+    heap.size = n
     if n == 0:
         return
     key, tie, node = keys[n], ties[n], ids[n]

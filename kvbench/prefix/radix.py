@@ -17,36 +17,38 @@ and copied lock, hits and priority; match and insert stamp every node of the pat
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
 from ..memory.pool import ring_give
-from .leaf_heap import (
+from .eviction.policies import OWN, POLICIES, Policy
+from .leaf_heap import EvictionOrder, make_order, offer, pop_one
+from .node import (
     ACCESS,
     CHILDREN,
     CREATED,
     HITS,
     LENGTH,
     LOCK,
+    NO_NODE,
     NODE_COLUMNS,
     OFFSET,
     PARENT,
     PLACE,
-    POLICIES,
     PRIORITY,
-    offer,
-    pop,
 )
-
-NO_NODE = 0
+from .own_policy import DIVIDED, INTRODUCED, LEAVES, TELL_FUNCTION, USED, tell_pointer
 
 
 @struct
 class RadixTree:
-    """nodes (capacity + 1, 16) records, id 0 unused. table: (tag << 32 | node), 0 = empty, a power of two.
+    """nodes (capacity + 2, 16) records, see node.py. table: (tag << 32 | node), 0 = empty, a power of two.
 
     keys, blocks   the arena, (twice the blocks,); top = first free place
-    free_nodes     stack of ids. heap_*: see leaf_heap.
+    free_nodes     stack of ids. order: who is evicted first, over the same records
+    tell           what policies that are more than a stamp hear; see own_policy
     evictable, protected   in blocks. clock: ticks once per stamp.
     log            (offset, length) of evicted nodes, in order; log_size of them; not written when it is empty
     """
@@ -59,11 +61,8 @@ class RadixTree:
     free_nodes: "i4[::1]"
     num_free_nodes: "i8"
     high_node: "i8"
-    heap_key: "i8[::1]"
-    heap_tie: "i8[::1]"
-    heap_node: "i4[::1]"
-    heap_size: "i8"
-    policy: "i8"
+    order: "EvictionOrder"
+    tell: "TELL_FUNCTION"
     evictable: "i8"
     protected: "i8"
     clock: "i8"
@@ -74,12 +73,16 @@ class RadixTree:
     log_size: "i8"
 
 
-def make_tree(capacity: int, eviction: str, log_capacity: int = 0) -> RadixTree:
-    """An empty tree that can hold `capacity` blocks."""
+def make_tree(
+    capacity: int, eviction: str | Policy, log_capacity: int = 0, block_ns: Any = (), seed: int = 0
+) -> RadixTree:
+    """An empty tree that can hold `capacity` blocks. block_ns, seed: see leaf_heap.make_order."""
     capacity = max(capacity, 1)
     table_size = 1 << (2 * capacity).bit_length()
+    nodes = np.zeros((capacity + 2, NODE_COLUMNS), np.int64)
+    policy = POLICIES[eviction] if isinstance(eviction, str) else eviction
     return RadixTree(
-        np.zeros((capacity + 2, NODE_COLUMNS), np.int64),
+        nodes,
         np.zeros(table_size, np.int64),
         np.empty(2 * capacity + 64, np.int64),
         np.empty(2 * capacity + 64, np.int32),
@@ -87,11 +90,8 @@ def make_tree(capacity: int, eviction: str, log_capacity: int = 0) -> RadixTree:
         np.arange(capacity + 1, 0, -1).astype(np.int32),
         capacity + 1,
         0,
-        np.empty(2 * capacity + 64, np.int64),
-        np.empty(2 * capacity + 64, np.int64),
-        np.empty(2 * capacity + 64, np.int32),
-        0,
-        POLICIES[eviction],
+        make_order(nodes, capacity, policy, block_ns, seed),
+        tell_pointer(policy.code),
         0,
         0,
         0,
@@ -101,6 +101,15 @@ def make_tree(capacity: int, eviction: str, log_capacity: int = 0) -> RadixTree:
         np.zeros((log_capacity, 2), np.int64),
         0,
     )
+
+
+@inline
+def _tell(tree, keys, event, node, start, stop):
+    """A policy that is more than a stamp hears what happens; see own_policy.tell."""
+    if tree.order.policy == OWN:
+        tell = tree.tell
+        return tell(tree.order, keys, event, node, start, stop, tree.clock)
+    return 0
 
 
 # ---------------------------------------------------------------- children
@@ -209,6 +218,7 @@ def _split(tree, node, length):
     nodes[node, OFFSET] = offset + length
     nodes[node, LENGTH] -= length
     _enter(tree, upper, keys[offset + length], node)
+    _tell(tree, keys, DIVIDED, upper, node, 0)
     return upper
 
 
@@ -237,7 +247,7 @@ def _stamp_path(tree, node, tick):
         nodes[node, ACCESS] = tick
         node = nodes[node, PARENT]
     if end > 0 and nodes[end, LOCK] == 0 and nodes[end, CHILDREN] == 0:
-        offer(tree, end)
+        offer(tree.order, end, tick)
 
 
 @entry
@@ -273,13 +283,13 @@ def match(tree, namespace, keys, n, row):
         position += common
         nodes[child, ACCESS] = tick
         if common < length:
-            if nodes[child, LOCK] == 0 and nodes[child, CHILDREN] == 0:
-                offer(tree, child)
             node = _split(tree, child, common)
+            if nodes[child, LOCK] == 0 and nodes[child, CHILDREN] == 0:
+                offer(tree.order, child, tick)
             break
         node = child
     if node > 0 and nodes[node, LOCK] == 0 and nodes[node, CHILDREN] == 0:
-        offer(tree, node)
+        offer(tree.order, node, tick)
     return node, position
 
 
@@ -313,9 +323,10 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
         position += common
         nodes[child, ACCESS] = tick
         if common < length:  # the part beyond the split is not on the path: no hit, no priority
-            if nodes[child, LOCK] == 0 and nodes[child, CHILDREN] == 0:
-                offer(tree, child)
-            child = _split(tree, child, common)
+            lower = child
+            child = _split(tree, lower, common)
+            if nodes[lower, LOCK] == 0 and nodes[lower, CHILDREN] == 0:
+                offer(tree.order, lower, tick)
         nodes[child, PRIORITY] = max(nodes[child, PRIORITY], priority)
         nodes[child, HITS] += count_hit
         node = changed = child
@@ -327,9 +338,10 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
         node = _append(tree, node, keys, row, position, n)
         nodes[node, PRIORITY] = priority
         nodes[node, HITS] = count_hit
-        offer(tree, node)
+        _tell(tree, keys, INTRODUCED, node, position, n)
+        offer(tree.order, node, tick)
     elif changed > 0 and nodes[changed, LOCK] == 0 and nodes[changed, CHILDREN] == 0:
-        offer(tree, changed)
+        offer(tree.order, changed, tick)
     return node, present
 
 
@@ -395,6 +407,12 @@ def compact(tree):
     tree.top = top
 
 
+@inline
+def hit(tree, node):
+    """A request that is admitted uses the path to `node`. The caller locks it next."""
+    _tell(tree, tree.keys, USED, node, 0, 0)
+
+
 @entry
 def lock(tree, node):
     """Protect a path. Returns the blocks that ceased to be evictable."""
@@ -424,17 +442,18 @@ def unlock(tree, node):
     tree.evictable += moved
     tree.protected -= moved
     if end > 0 and nodes[end, LOCK] == 0 and nodes[end, CHILDREN] == 0:
-        offer(tree, end)
+        offer(tree.order, end, tree.clock)
     return moved
 
 
 @entry
 def evict(tree, pool, num_blocks):
     """Free whole leaves in policy order until at least num_blocks are free; may overshoot. Returns blocks freed."""
-    nodes = tree.nodes
+    nodes, order, now, heap = tree.nodes, tree.order, tree.clock, tree.order.heap
+    own = order.policy == OWN
     freed = np.int64(0)
     while freed < num_blocks:
-        node = pop(tree)
+        node = _tell(tree, tree.keys, LEAVES, 0, 0, 0) if own else pop_one(heap, nodes)
         if node == NO_NODE:
             break
         length, offset, parent = nodes[node, LENGTH], nodes[node, OFFSET], nodes[node, PARENT]
@@ -452,7 +471,7 @@ def evict(tree, pool, num_blocks):
         if parent > 0:
             nodes[parent, CHILDREN] -= 1
             if nodes[parent, CHILDREN] == 0 and nodes[parent, LOCK] == 0:
-                offer(tree, parent)
+                offer(order, parent, now)
     tree.evictable -= freed
     tree.evicted += freed
     pool.evicted += freed

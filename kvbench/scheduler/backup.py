@@ -12,7 +12,8 @@ from ..core.jit import inline, jit
 from ..memory import operations
 from ..memory.operations import OP_COUNT, OP_END, OP_FIRST, OP_NODE
 from ..memory.pool import list_give
-from ..prefix import radix
+from ..prefix import block_hash, radix
+from ..prefix.ranked import RELEASED
 from .state_columns import COMPUTED, RADIX, SEQ
 
 
@@ -71,5 +72,7 @@ def end_copies(e):
         if e.rules.cache_kind == RADIX:
             radix.unlock(e.tree, ops.rows[at, OP_NODE])
         else:
-            first = ops.rows[at, OP_FIRST]
-            list_give(e.pool, ops.blocks[first : first + ops.rows[at, OP_COUNT]], ops.rows[at, OP_COUNT])
+            first, count = ops.rows[at, OP_FIRST], ops.rows[at, OP_COUNT]
+            row = ops.blocks[first : first + count]
+            list_give(e.pool, row, count)
+            block_hash.note(e.hashes, e.pool, RELEASED, row, 0, count, 0)

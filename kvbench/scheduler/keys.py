@@ -19,13 +19,18 @@ POLICIES = {
     "random": "the waiting requests shuffled before each prefill, by `seed` (prefill-first)",
 }
 EVICTION = {
-    "lru": "least recently used (radix leaves; order of the free queue under block hash)",
+    "lru": "least recently used (radix leaves; under block hash the free queue as it is)",
     "lfu": "least often inserted",
     "fifo": "oldest",
     "mru": "most recently used",
     "filo": "newest",
     "priority": "least urgent, then least recently used",
     "slru": "least recently used among those inserted once, then the rest",
+    "s3fifo": "a small queue filters what is used once, a main one keeps the rest, ghosts are remembered",
+    "sieve": "oldest first, but spared once by a hand that goes round if used since it came by",
+    "lru-k": "by the last use but one (K = 2); used once only goes first",
+    "cost-aware": "least uses x recompute time per block, from the step times, above the age of the cache",
+    "random": "each as likely as any other, by `seed`",
 }
 FREE_ORDERS = ("auto", "tail", "unhashed-first", "append", "sorted-front")
 
@@ -162,7 +167,14 @@ CACHE_KEYS: tuple[Key, ...] = (
         low=0.01,
         high=1,
     ),
-    Key("cache.eviction", "choice", "", "", "who leaves first; empty = lru", ("", *EVICTION)),
+    Key(
+        "cache.eviction",
+        "choice-or-function",
+        "",
+        "",
+        "who leaves first, or FILE.py:FUNCTION, a policy of your own; empty = lru",
+        ("", *EVICTION),
+    ),
     Key("cache.state", "choice", "cold", "", "of the cache when the run starts", ("cold", "warm", "prefilled")),
     Key(
         "cache.free_order",

@@ -20,6 +20,7 @@ from ..core.jit import inline, jit
 from ..memory.pool import list_give, ring_give, ring_take
 from ..prefix import block_hash, radix
 from ..prefix.keys import fill_keys
+from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
 from .backup import back_up
 from .state_columns import (
     BLOCKS,
@@ -108,11 +109,13 @@ def attach(e, slot, hits, link):
     rec[slot, COMPUTED] = hits * e.rules.block_tokens
     if e.rules.cache_kind == RADIX:
         rec[slot, NODE] = link
+        radix.hit(e.tree, link)
         radix.lock(e.tree, link)
     else:
         rec[slot, CHAIN] = link
         if hits > 0:
             block_hash.share(e.pool, e.slots.table[slot], hits)
+            block_hash.note(e.hashes, e.pool, SHARED_AGAIN, e.slots.table[slot], 0, hits, 0)
     e.table_blocks += hits
     e.context += hits * e.rules.block_tokens
 
@@ -176,6 +179,8 @@ def publish_hashed(e, slot, tokens):
             full,
             e.keys,
         )
+        worth = -e.seqs.priority[rec[slot, SEQ]]  # see _insert
+        block_hash.note(e.hashes, e.pool, REGISTERED, e.slots.table[slot], start, full, worth)
         rec[slot, PUBLISHED] = full
 
 
@@ -255,5 +260,6 @@ def release(e, slot):
         radix.unlock(e.tree, rec[slot, NODE])
     else:
         list_give(e.pool, row, held)
+        block_hash.note(e.hashes, e.pool, RELEASED, row, 0, held, 0)
     rec[slot, BLOCKS] = 0
     rec[slot, PUBLISHED] = 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
-from ..prefix.block_hash import chain, root_hash
+from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import fill_keys
 from .calendar import settle
 from .state_columns import (

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.jit import inline, jit
 from ..kernels.ordering import sort_by_key
-from ..prefix.leaf_heap import MARK, PARENT, PLACE
+from ..prefix.node import MARK, PARENT, PLACE
 
 # Columns of the numbered nodes.
 NODE, WEIGHT, UP, FIRST_CHILD, LAST_CHILD, NEXT_CHILD, FIRST_SEQ = range(7)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.observe import fields_of
-from ..prefix.leaf_heap import HITS, LENGTH, LOCK, OFFSET, PARENT, PRIORITY
+from ..prefix.node import HITS, LENGTH, LOCK, OFFSET, PARENT, PRIORITY
 from ..prefix.radix import RadixTree
 
 

@@ -13,7 +13,7 @@ from kvbench.core.jit import PLAIN
 from kvbench.engine.integrity import check_integrity
 from kvbench.engine.settings import EngineSettings
 from kvbench.engine.simulation import Simulation
-from kvbench.prefix import leaf_heap as node
+from kvbench.prefix import node
 from kvbench.scheduler.state import Engine
 from kvbench.scheduler.state_columns import BLOCKS, COMPUTED, FIRST_TERMINAL, PUBLISHED
 
@@ -213,7 +213,7 @@ def miscount_protected(e: Engine) -> None:
 
 
 def forget_who_may_be_evicted(e: Engine) -> None:
-    e.tree.heap_size = 0
+    e.tree.order.heap.size = 0
 
 
 TREE = [

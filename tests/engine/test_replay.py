@@ -77,9 +77,9 @@ def random_asks(seed: int, num: int = 120) -> list[Ask]:
     return asks
 
 
-def hash_hits(asks: list[Ask], num_blocks: int, block_tokens: int) -> tuple[int, int]:
+def hash_hits(asks: list[Ask], num_blocks: int, block_tokens: int, pool: BlockPool | None = None) -> tuple[int, int]:
     """(blocks found, evicted) in a plain block-hash cache through which one request goes after another."""
-    pool = BlockPool(num_blocks + 1, frees_unhashed_to_front=True)
+    pool = pool or BlockPool(num_blocks + 1, frees_unhashed_to_front=True)
     tables = BlockTables(pool, block_tokens, 10**9, enable_caching=True)
     found = evicted = 0
     for ask in asks:
@@ -89,8 +89,8 @@ def hash_hits(asks: list[Ask], num_blocks: int, block_tokens: int) -> tuple[int,
         pool.share(hits)
         fitting = min(len(keys), len(hits) + pool.num_free)
         taken = pool.take(fitting - len(hits))
-        for block, chain in zip(taken, content.chain_ids(fitting)[len(hits) :], strict=True):
-            pool.register(block, chain)
+        for i, block in enumerate(taken, len(hits)):
+            pool.publish(block, content.chain_ids(fitting)[i], i, -ask.priority)
         pool.give_back(hits + taken)
         pool.check_integrity([])
         found += len(hits)
@@ -98,14 +98,15 @@ def hash_hits(asks: list[Ask], num_blocks: int, block_tokens: int) -> tuple[int,
     return found, evicted
 
 
-def radix_hits(asks: list[Ask], num_blocks: int, block_tokens: int) -> tuple[int, int]:
+def radix_hits(asks: list[Ask], num_blocks: int, block_tokens: int, tree: RadixTree | None = None) -> tuple[int, int]:
     """The same in a plain radix tree. Blocks are numbers that nobody uses twice."""
-    tree = RadixTree("lru")
+    tree = tree or RadixTree("lru")
     found = evicted = used = next_block = 0
     for ask in asks:
         keys = block_contents(ask.prompt, block_tokens)
         match = tree.match_and_split(keys, ask.namespace)
         hits = len(match.values)
+        tree.hit(match.node)
         tree.lock(match.node)
         missing = len(keys) - hits
         if num_blocks - used < missing:

@@ -54,12 +54,12 @@ class Both:
     table_size  of the hash table: few entries make probes long and sweeps frequent; 0 is the product's own
     """
 
-    def __init__(self, num_blocks: int, order: str, table_size: int = 0) -> None:
+    def __init__(self, num_blocks: int, order: str, table_size: int = 0, eviction: Any = "lru", **more: Any) -> None:
         asks = small_asks()
         self.keys = block_keys(request_table(asks), BLOCK_TOKENS)
         self.namespaces = [ask.namespace for ask in asks]
         self.pool = make_pool(num_blocks, order)
-        fields = make_map(num_blocks, log_capacity=10_000).read()
+        fields = make_map(num_blocks, 10_000, eviction, **more).read()
         if table_size:
             fields["table"] = np.zeros(table_size, np.int64)
         self.hashes = HashMap(*fields.values())
@@ -92,11 +92,14 @@ class Both:
         hits, content = self.match(sequence, wanted if looks_up else 0)
         row = np.zeros(DEPTH, np.int32)
         row[: len(hits)] = hits
-        block_hash.share(self.pool, row, len(hits))
-        self.plain.share(hits)
+        self.share(sequence, row, hits)
         counts = dict.fromkeys(("hits", "blocks", "visible"), len(hits))
         self.tables.append({"sequence": sequence, "row": row, "content": content, "is_closed": False} | counts)
         self.grow(self.tables[-1], wanted - len(hits))
+
+    def share(self, sequence: int, row: np.ndarray, hits: list[int]) -> None:
+        block_hash.share(self.pool, row, len(hits))
+        self.plain.share(hits)
 
     def grow(self, table: dict[str, Any], n: int) -> None:
         have = table["blocks"]
@@ -114,8 +117,11 @@ class Both:
         args = (self.hashes, self.pool, self.keys, sequence, table["content"], table["row"], start, stop, self.scratch)
         table["content"] = block_hash.publish(*args)
         for i in range(start, stop):
-            self.plain.register(int(table["row"][i]), self.chains[sequence][i])
+            self.register(table, i)
         table["visible"] = stop
+
+    def register(self, table: dict[str, Any], index: int) -> None:
+        self.plain.register(int(table["row"][index]), self.chains[table["sequence"]][index])
 
     def withdraw(self, table: dict[str, Any]) -> None:
         """What it made visible itself is taken back; it publishes nothing any more."""
@@ -136,13 +142,20 @@ class Both:
         self.plain.give_back(table["row"][: table["blocks"]].tolist())
 
     def check(self) -> None:
-        rows = [t["row"][: t["blocks"]].tolist() for t in self.tables]
-        self.plain.check_integrity(rows)
+        assert self.free_order() == list(self.plain.free_queue)
+        self.check_but_order()
+
+    def free_order(self) -> list[int]:
         order, block = [], int(self.pool.after[0])
         while block:
             order.append(block)
             block = int(self.pool.after[block])
-        assert order == list(self.plain.free_queue)
+        return order
+
+    def check_but_order(self) -> None:
+        rows = [t["row"][: t["blocks"]].tolist() for t in self.tables]
+        self.plain.check_integrity(rows)
+        order = self.free_order()
         visible = [chain != NO_CHAIN for chain in self.plain.chain_of[1:]]
         assert (self.pool.content[1:] != 0).tolist() == visible
         assert self.pool.refs[1:].tolist() == self.plain.num_refs[1:]

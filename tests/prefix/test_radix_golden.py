@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.memory.pool import make_pool
 from kvbench.prefix import radix
-from kvbench.prefix.leaf_heap import CHILDREN, HITS, LENGTH, LOCK, OFFSET, PARENT, PRIORITY
+from kvbench.prefix.node import CHILDREN, HITS, LENGTH, LOCK, OFFSET, PARENT, PRIORITY
 
 from ..recordings import read_recording, recording_params
 

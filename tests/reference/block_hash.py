@@ -145,6 +145,10 @@ class BlockPool:
         self.chain_of[block_id] = chain_id
         self.copies_of.setdefault(chain_id, {})[block_id] = None
 
+    def publish(self, block_id: int, chain_id: int, index: int, priority: int) -> None:
+        """`register`, with what policies want to know: where the block stands in its prompt."""
+        self.register(block_id, chain_id)
+
     def reset(self) -> bool:
         """Forget all content; refused while any block is referenced. The order of the queue stays."""
         if self.num_free != self.num_blocks - 1:

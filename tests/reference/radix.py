@@ -162,6 +162,9 @@ class RadixTree:
             node = node.parent
         return self.num_evictable - before
 
+    def hit(self, node: Node) -> None:
+        """A request that is admitted uses the path to a node; SGLang's own policies count insertions instead."""
+
     def unlock(self, node: Node) -> int:
         """Undo one lock of the same path; returns the change of num_evictable (>= 0)."""
         before = self.num_evictable

@@ -1,0 +1,99 @@
+"""The policies by name, and how one becomes machine code.
+
+A policy is `key(nodes, node, now) -> int64`, the smallest goes first, ties by last access; and, where it needs them,
+
+    on_insert(nodes, node, now)     a node has come; its own words are 0
+    on_hit(nodes, node, now)        a request that was admitted uses it
+    on_evict(nodes, node, now)      it is about to leave: False keeps it, and it is asked for its key again
+
+on records as in `prefix.node`. The key is asked for whenever a node becomes a candidate or is used while it is one.
+Those that are no more than a stamp of the record (as in SGLang) have a code, and are dispatched in `leaf_heap`; all
+others come as function pointers (3 ns a call), so that a run compiles only the policy it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from numba import njit, types
+
+from ...core.jit import PLAIN
+from . import chance, cost_aware, lru_k, s3fifo, sieve
+
+LRU, LFU, FIFO, MRU, FILO, PRIORITY_ORDER, SLRU, OWN = range(8)
+
+_RECORD = (types.int64[:, ::1], types.int64, types.int64)
+KEY_FUNCTION = types.FunctionType(types.int64(*_RECORD))
+EVENT_FUNCTION = types.FunctionType(types.void(*_RECORD))
+VERDICT_FUNCTION = types.FunctionType(types.boolean(*_RECORD))
+
+
+def no_key(nodes, node, now):
+    return 0
+
+
+def nothing(nodes, node, now):
+    pass
+
+
+def leaves(nodes, node, now):
+    return True
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Functions as plain Python, and what the cache has to keep for them.
+
+    code        how leaf_heap dispatches it; OWN = by its functions
+    two_queues  negative keys are a queue of their own, and names of what left it are remembered (s3fifo)
+    costs       COST of a record is filled
+    """
+
+    code: int = OWN
+    key: Callable[..., Any] = no_key
+    on_insert: Callable[..., Any] = nothing
+    on_hit: Callable[..., Any] = nothing
+    on_evict: Callable[..., Any] = leaves
+    two_queues: bool = False
+    costs: bool = False
+
+    def pointers(self) -> tuple[Any, Any, Any, Any]:
+        """(key, on_insert, on_hit, on_evict), compiled, or as they are without jit."""
+        return (
+            compiled(self.key, KEY_FUNCTION),
+            compiled(self.on_insert, EVENT_FUNCTION),
+            compiled(self.on_hit, EVENT_FUNCTION),
+            compiled(self.on_evict, VERDICT_FUNCTION),
+        )
+
+
+def _of(module: ModuleType, **more: Any) -> Policy:
+    names = ("key", "on_insert", "on_hit", "on_evict")
+    functions: dict[str, Any] = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    return Policy(**functions, **more)
+
+
+POLICIES: dict[str, Policy] = {
+    "lru": Policy(LRU),
+    "lfu": Policy(LFU),
+    "fifo": Policy(FIFO),
+    "mru": Policy(MRU),
+    "filo": Policy(FILO),
+    "priority": Policy(PRIORITY_ORDER),
+    "slru": Policy(SLRU),
+    "s3fifo": _of(s3fifo, two_queues=True),
+    "sieve": _of(sieve),
+    "lru-k": _of(lru_k),
+    "cost-aware": _of(cost_aware, costs=True),
+    "random": _of(chance),
+}
+
+
+@cache
+def compiled(function: Callable[..., Any], kind: Any, keep: bool = True) -> Any:
+    """A function pointer of one of the types above, kept alive for ever. keep: on disk."""
+    return function if PLAIN else njit(kind.signature, cache=keep, error_model="numpy")(function)
