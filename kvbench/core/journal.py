@@ -104,3 +104,15 @@ class Counters:
     """"step" or "calendar"."""
     busy_ns: int
     """Time in which a step ran."""
+
+
+@dataclass(frozen=True)
+class HitBounds:
+    """What no cache can exceed on this workload, whatever its policy, in prompt tokens found.
+
+    infinite   nothing is ever evicted
+    optimum    of this many blocks, with the future known
+    """
+
+    infinite: int
+    optimum: int

@@ -84,6 +84,7 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
             f"{_percent(s['hit_rate'])} of prompt tokens ({_decimal(s['cached_tokens'], 0)} of "
             f"{_decimal(s['prompt_tokens'], 0)})",
         ),
+        *_bounds(s),
         (
             "blocks used",
             f"mean {_decimal(s['used_blocks_mean'], 0)} ({_percent((s['used_blocks_mean'] or 0) / blocks)}), "
@@ -100,6 +101,19 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
             "preemptions",
             f"{_decimal(s['preemptions'], 0)}, {_decimal(s['recomputed_tokens'], 0)} tokens computed again",
         ),
+    ]
+
+
+def _bounds(s: Summary) -> list[tuple[str, str]]:
+    """The most that any cache of this size, and of any, could have found: bounds, not reachable for sure."""
+    if s["hit_rate_infinite"] is None:
+        return []
+    return [
+        (
+            "at most",
+            f"{_percent(s['hit_rate_optimum'])} in {_decimal(s['blocks'], 0)} blocks with the future known (a bound), "
+            f"{_percent(s['hit_rate_infinite'])} in an infinite cache",
+        )
     ]
 
 

@@ -67,7 +67,7 @@ def test_files_are_the_same_twice_and_from_their_run_json(scenario, tmp_path, ca
     assert a["config"] == c["config"]
     assert a["given"] == c["given"]
     assert {"kvbench", "numba", "numpy", "python"} <= set(a["versions"])
-    assert set(a["host_s"]) == {"workload", "costs", "build", "run", "metrics"}
+    assert set(a["host_s"]) == {"workload", "costs", "build", "run", "journal", "bounds", "metrics"}
     assert set(a["jit"]) == {"functions_compiled", "seconds"}
     assert a["machine"]["cpu"]
 
