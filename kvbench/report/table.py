@@ -148,6 +148,13 @@ def figures(values: Mapping[str, float | int]) -> str:
     )
 
 
+def note(text: str) -> str:
+    """Running text in the width of a table."""
+    import textwrap
+
+    return textwrap.fill(text, WIDTH)
+
+
 def _labelled(rows: Sequence[tuple[str, str]]) -> str:
     """Label and text; a text too long for the width goes on below itself."""
     import textwrap
