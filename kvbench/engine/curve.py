@@ -1,7 +1,8 @@
 """Replays of one workload through caches of many capacities, with what they share worked out once.
 
-LRU under block hash is a stack algorithm (`prefix.optimum.lru_hits` says why): one pass gives all capacities, in the very
-numbers of separate replays. Radix evicts whole nodes and overshoots, so its capacities do not nest: one replay each.
+LRU under block hash is a stack algorithm (`prefix.optimum.lru_hits` says why): one pass gives all capacities, in the
+very numbers of separate replays. Radix evicts whole nodes and overshoots, so its capacities do not nest: one replay
+each.
 """
 
 from __future__ import annotations

@@ -36,6 +36,10 @@ CACHE_COLUMNS = {
 }
 """Title -> figure; the last ones are left out where the keys need the width."""
 
+CURVE_TITLE = (
+    "miss ratio in % of prompt tokens; optimum: the future is known, exact for a cache that may keep or\n"
+    "drop any block after each request, a bound for every policy; infinite: nothing is evicted"
+)
 LONGEST_VALUE = 24
 
 
@@ -126,8 +130,7 @@ def _curve(result: Grid) -> str:
         cells = [miss(by_policy[p].figures, "hit_rate_tokens") if p in by_policy else None for p in policies]
         cells += [miss(bounds, f"hit_rate_tokens_{bound}") for bound in ("optimum", "infinite")]
         rows.append([_grouped(capacity), *map(_percent, cells)])
-    title = "miss ratio, % of prompt tokens; optimum: exact for a cache that may keep or drop any block, a bound for the rest"
-    return f"{title}\n\n{grid(['blocks', *policies, 'optimum', 'infinite'], rows)}"
+    return f"{CURVE_TITLE}\n\n{grid(['blocks', *policies, 'optimum', 'infinite'], rows)}"
 
 
 def _policy(result: Grid, row: GridRow) -> str:

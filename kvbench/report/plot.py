@@ -1,7 +1,8 @@
 """The curves of a grid as a picture. matplotlib comes with the extra `plot` and is imported when something is drawn.
 
-One line for each combination of the other axes over the one that is a number (cache.blocks, where it is there). The bounds
-are lines of their own; what lies below the optimum is shaded: no cache gets there. The same grid gives the same bytes.
+One line for each combination of the other axes over the one that is a number (cache.blocks, where it is there). The
+bounds are lines of their own; what lies below the optimum is shaded: no cache gets there. The same grid gives the same
+bytes.
 """
 
 from __future__ import annotations
@@ -98,20 +99,20 @@ def draw(result: Grid, suffix: str) -> bytes:
 
 def _draw_misses(axes: Any, result: Grid, over: str) -> None:
     name = "hit_rate_tokens" if result.cache_only else "hit_rate"
-    lines = lines_of(result, over, lambda row: _percent(miss(row.figures, name)))
-    bounds = [
-        lowest(lines_of(result, over, lambda row: _percent(miss(row.figures, f"{name}_{bound}"))), label)
-        for bound, label in (("optimum", "optimum"), ("infinite", "infinite cache"))
-    ]
-    optimum, infinite = bounds
-    axes.fill_between(optimum.x, 0, optimum.y, color=SHADE, linewidth=0, zorder=0)
+    lines = _merged(_misses(result, over, name))
+    optimum = lowest(_misses(result, over, f"{name}_optimum"), "optimum")
+    infinite = lowest(_misses(result, over, f"{name}_infinite"), "infinite cache")
+    lowest_y, highest_y = min([*optimum.y, *infinite.y]), max(y for line in [*lines, optimum] for y in line.y if y == y)
+    bottom = max(lowest_y - 0.12 * (highest_y - lowest_y), 0)
+    axes.fill_between(optimum.x, bottom, optimum.y, color=SHADE, linewidth=0, zorder=0)
+    axes.text(0.03, 0.03, "no cache gets here", transform=axes.transAxes, color=FAINT, style="italic")
     axes.plot(infinite.x, infinite.y, color=FAINT, linestyle=(0, (1, 1.6)), linewidth=1.8)
     axes.plot(optimum.x, optimum.y, color=INK, linestyle=(0, (5, 2)), linewidth=1.6)
     _draw_lines(axes, lines)
     _scale(axes, [x for line in lines for x in line.x])
     axes.set_ylabel("miss ratio (% of prompt tokens)")
-    axes.set_ylim(bottom=0)
-    _label_ends(axes, [*lines, *bounds], [*map(_colour, range(len(lines))), INK, FAINT])
+    axes.set_ylim(bottom=bottom)
+    _label_ends(axes, [*lines, optimum, infinite], [*map(_colour, range(len(lines))), INK, FAINT])
 
 
 def _draw_latency(axes: Any, result: Grid, over: str) -> None:
@@ -126,6 +127,16 @@ def _draw_latency(axes: Any, result: Grid, over: str) -> None:
     _label_ends(axes, lines, list(map(_colour, range(len(lines)))))
 
 
+def _misses(result: Grid, over: str, rate: str) -> list[Line]:
+    """In per cent."""
+
+    def missed(row: GridRow) -> float | None:
+        share = miss(row.figures, rate)
+        return None if share is None else 100 * share
+
+    return lines_of(result, over, missed)
+
+
 def lines_of(result: Grid, over: str, figure: Callable[[GridRow], float | None]) -> list[Line]:
     """One line for each combination of the other axes, its points in order of x; nan where there is no figure."""
     at = result.keys.index(over)
@@ -134,7 +145,17 @@ def lines_of(result: Grid, over: str, figure: Callable[[GridRow], float | None])
         others = [(key, value) for key, value in zip(result.keys, row.values, strict=True) if key != over]
         value = figure(row)
         found.setdefault(_name(result, others), []).append((float(row.values[at]), nan if value is None else value))
-    return [Line(name, *map(list, zip(*sorted(points), strict=True))) for name, points in found.items()]
+    return [
+        Line(name, [x for x, _ in sorted(points)], [y for _, y in sorted(points)]) for name, points in found.items()
+    ]
+
+
+def _merged(lines: Sequence[Line]) -> list[Line]:
+    """Lines that lie on one another as one, with all their names."""
+    same: dict[tuple[float, ...], list[Line]] = {}
+    for line in lines:
+        same.setdefault((*line.x, *line.y), []).append(line)
+    return [Line(", ".join(line.name for line in group), group[0].x, group[0].y) for group in same.values()]
 
 
 def lowest(lines: Sequence[Line], name: str) -> Line:
@@ -143,8 +164,8 @@ def lowest(lines: Sequence[Line], name: str) -> Line:
     for line in lines:
         for x, y in zip(line.x, line.y, strict=True):
             best[x] = min(best.get(x, y), y)
-    x = sorted(best)
-    return Line(name, x, [best[at] for at in x])
+    order = sorted(best)
+    return Line(name, order, [best[x] for x in order])
 
 
 def _name(result: Grid, others: Sequence[tuple[str, str]]) -> str:
@@ -212,7 +233,15 @@ def _label_ends(axes: Any, lines: Sequence[Line], colours: Sequence[str]) -> Non
             xycoords="axes fraction",
             color=colour,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 4},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour,
+                "linewidth": 0.6,
+                "alpha": 0.6,
+                "shrinkA": 2,
+                "shrinkB": 4,
+                "relpos": (0, 0.5),
+            },
         )
 
 
@@ -238,10 +267,6 @@ def apart(heights: Sequence[float], least: float) -> list[float]:
 
 def _bottom(group: tuple[float, list[int]], least: float) -> float:
     return group[0] - least * (len(group[1]) - 1) / 2
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def _is_number(text: str) -> bool:

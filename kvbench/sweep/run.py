@@ -1,4 +1,4 @@
-"""Run the points of a grid. A workload is built once for all points that share it; such points run one after another."""
+"""Run the points of a grid. A workload is built once for all points that share it; these run one after another."""
 
 from __future__ import annotations
 
