@@ -94,6 +94,6 @@ class FakeSimulation:
         )
 
 
-def fake_replay(requests: Requests, settings: EngineSettings) -> dict[str, float | int]:
+def fake_replay(requests: Requests, settings: EngineSettings, keys: Any = None) -> dict[str, float | int]:
     """Numbers in the form of `--cache-only`."""
     return {"hit_rate_tokens": 0.25, "requests": len(requests), "blocks": settings.cache.num_blocks}

@@ -76,7 +76,7 @@ class Grid:
 def run_figures(record: RunRecord) -> dict[str, Any]:
     """The figures of one run under the names of `--json`."""
     document = summary_document(record)
-    identity = ("schema", "seed", "overlap")
+    identity = ("schema", "complete", "seed", "overlap")
     return {
         name: value
         for name, value in document.items()

@@ -29,6 +29,7 @@ def run_grid(
     """A full run of every point. One that fails has its reason in its row; all failing is an error of the grid."""
     figures: dict[int, dict[str, Any]] = {}
     errors: dict[int, str] = {}
+    complete = True
     try:
         for group in groups(points, lambda point: ()):
             workload = build_workload(points[group[0]].system.config.tree())
@@ -41,13 +42,14 @@ def run_grid(
                     keep(index, result)
                     figures[index] = run_figures(result.record)
                     if not result.record.complete:
+                        errors[index] = "interrupted: a partial result"
                         raise KeyboardInterrupt
                 progress(len(figures) + len(errors), len(points))
     except KeyboardInterrupt:
-        return _grid(axes, points, figures, errors, cache_only=False)
-    if not figures:
+        complete = False
+    if complete and not figures:
         raise KvbenchError(f"no point of the grid could run; the first: {errors[0]}")
-    return _grid(axes, points, figures, errors, cache_only=False)
+    return _grid(axes, points, figures, errors, cache_only=False, complete=complete)
 
 
 def replay_grid(axes: Sequence[Axis], points: Sequence[Point], progress: Progress) -> Grid:
@@ -55,6 +57,7 @@ def replay_grid(axes: Sequence[Axis], points: Sequence[Point], progress: Progres
     for point in points:
         check_replay(point.system.settings)
     figures: dict[int, dict[str, Any]] = {}
+    complete = True
     try:
         for group in groups(points, lambda point: (point.system.settings.block_tokens,)):
             requests, _ = build_workload(points[group[0]].system.config.tree())
@@ -64,8 +67,8 @@ def replay_grid(axes: Sequence[Axis], points: Sequence[Point], progress: Progres
                 figures[index] = found
                 progress(len(figures), len(points))
     except KeyboardInterrupt:
-        pass
-    return _grid(axes, points, figures, {}, cache_only=True)
+        complete = False
+    return _grid(axes, points, figures, {}, cache_only=True, complete=complete)
 
 
 def _replays(offline: Offline, points: Sequence[Point], group: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -97,9 +100,10 @@ def _grid(
     figures: dict[int, dict[str, Any]],
     errors: dict[int, str],
     cache_only: bool,
+    complete: bool,
 ) -> Grid:
     """Rows in the order of the points, those that were not reached left out."""
-    done = sorted([*figures, *errors])
+    done = sorted({*figures, *errors})
     rows = tuple(GridRow(points[i].values, figures.get(i, {}), errors.get(i, "")) for i in done)
     first = points[0]
     return Grid(
@@ -110,5 +114,5 @@ def _grid(
         cache_only=cache_only,
         policy=first.system.settings.cache.eviction or "lru",
         block_tokens=first.system.settings.block_tokens,
-        complete=len(done) == len(points) and all(row.figures.get("complete", True) for row in rows),
+        complete=complete,
     )
