@@ -10,12 +10,6 @@ from ..workload.build import build_workload
 from .configure import Configured
 from .system import build_system
 
-BOUNDS_NOTE = (
-    "_infinite: nothing is ever evicted. _optimum: the most hits of any cache of this capacity that may keep or drop "
-    "any block after each request, with the future known: exact for such a cache, a bound for every policy."
-)
-"""What the bounds beside the rates of a replay are."""
-
 
 def replay(configured: Configured) -> dict[str, Any]:
     """Hit rates, each with its bounds, and counts of the workload, in order of arrival. UsageError as `run`."""

@@ -114,12 +114,12 @@ def _interrupted(result: Result, folder: Path | None) -> int:
 
 def _replay(configuration: Configured, parameters: dict[str, Any]) -> int:
     quiet_compiler(parameters["quiet"])
-    from ..bench.replay import BOUNDS_NOTE, replay
+    from ..bench.replay import replay
     from ..report.run_json import to_text
-    from ..report.table import figures, note
+    from ..report.table import REPLAY_BOUNDS, figures, note
 
     found = replay(configuration)
-    click.echo(to_text(found) if parameters["as_json"] else f"{figures(found)}\n{note(BOUNDS_NOTE)}\n", nl=False)
+    click.echo(to_text(found) if parameters["as_json"] else f"{figures(found)}\n{note(REPLAY_BOUNDS)}\n", nl=False)
     return EXIT_OK
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from .record import SCHEMA, RunRecord
 from .run_json import summary_document
-from .table import WIDTH, grid
+from .table import REPLAY_BOUNDS, RUN_BOUNDS, WIDTH, grid, note
 
 CAPACITY, POLICY = "cache.blocks", "cache.eviction"
 
@@ -36,10 +36,6 @@ CACHE_COLUMNS = {
 }
 """Title -> figure; the last ones are left out where the keys need the width."""
 
-CURVE_TITLE = (
-    "miss ratio in % of prompt tokens; optimum: the future is known, exact for a cache that may keep or\n"
-    "drop any block after each request, a bound for every policy; infinite: nothing is evicted"
-)
 LONGEST_VALUE = 24
 
 
@@ -130,7 +126,8 @@ def _curve(result: Grid) -> str:
         cells = [miss(by_policy[p].figures, "hit_rate_tokens") if p in by_policy else None for p in policies]
         cells += [miss(bounds, f"hit_rate_tokens_{bound}") for bound in ("optimum", "infinite")]
         rows.append([_grouped(capacity), *map(_percent, cells)])
-    return f"{CURVE_TITLE}\n\n{grid(['blocks', *policies, 'optimum', 'infinite'], rows)}"
+    table = grid(["blocks", *policies, "optimum", "infinite"], rows)
+    return f"miss ratio, % of prompt tokens\n\n{table}\n\n{note(REPLAY_BOUNDS)}"
 
 
 def _policy(result: Grid, row: GridRow) -> str:
@@ -147,7 +144,7 @@ def _points(result: Grid) -> str:
         ]
         text = grid(header, rows)
         if len(columns) == 1 or max(map(len, text.splitlines())) <= WIDTH:
-            return text
+            return f"{text}\n\n{note(REPLAY_BOUNDS if result.cache_only else RUN_BOUNDS)}"
         columns.popitem()
 
 

@@ -11,6 +11,16 @@ from .record import RunRecord
 WIDTH = 100
 LABEL_WIDTH = 12
 
+REPLAY_BOUNDS = (
+    "optimum: the most hits of any cache of that capacity that may keep or drop any block after each request, with the "
+    "future known; exact for such a cache, a bound for every policy. infinite: nothing is ever evicted."
+)
+RUN_BOUNDS = (
+    "optimum: more hits no cache of that capacity can have in the order in which the run admitted its requests, with "
+    "the future known; a bound, exact only where requests do not overlap."
+)
+"""What the bounds beside a hit rate are (engine.bounds)."""
+
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue": "queue"}
 """Metric -> row title, in the order of the table."""
 

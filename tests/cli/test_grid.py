@@ -25,7 +25,7 @@ def test_full_runs_leave_a_table_and_a_folder_for_each_point(fake_engine, tmp_pa
     assert call(["run", "chat", *SMALL, *grid, "-o", str(out), "--steps"]) == 0
     printed, err = capsys.readouterr()
     assert printed.split()[:2] == ["blocks", "seed"]
-    assert len(printed.splitlines()) == 2 + 4
+    assert len(printed.split("\n\n")[0].splitlines()) == 2 + 4
     assert err == f"kvbench: wrote grid.csv and a folder for each point to {out}\n"
     frame = pd.read_csv(out / "grid.csv")
     assert frame[["cache.blocks", "seed"]].values.tolist() == [[4000, 1], [4000, 2], [5000, 1], [5000, 2]]
@@ -50,9 +50,9 @@ def test_a_curve_on_stdout_as_table_csv_and_json(capsys, tmp_path):
         "--cache-only",
     ]
     assert call(command) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert table[3].split() == ["blocks", "lru", "fifo", "optimum", "infinite"]
-    assert [line.split()[0] for line in table[5:]] == ["40", "80", "160"]
+    table = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert table[0].split() == ["blocks", "lru", "fifo", "optimum", "infinite"]
+    assert [line.split()[0] for line in table[2:]] == ["40", "80", "160"]
     assert call([*command, "-o", "-"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + 6
     assert call([*command, "--json"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvbench.core.journal import NEVER
 from kvbench.engine.bounds import id_reuses, replay_reuses, run_bounds
+from kvbench.engine.curve import Offline, lru_curve
 from kvbench.engine.replay import replay_cache
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
 from kvbench.engine.simulation import Simulation
@@ -22,7 +24,8 @@ from ..reference.engine import Ask
 from ..reference.timed import block_contents
 from . import systems
 from .compare import small_tables
-from .test_replay import random_asks
+from .test_replay import BLOCKS, CAPACITIES, on_the_trace, random_asks, trace
+from .test_replay import settings as cache
 from .workloads import request_table
 
 SYSTEMS = {
@@ -30,7 +33,8 @@ SYSTEMS = {
     "vllm-0.33": lambda fast: systems.vllm("0.33", fast),
     "sglang": systems.sglang,
 }
-QUICK = settings(max_examples=40, suppress_health_check=list(HealthCheck))
+NUM_CASES = 2000 if "KVBENCH_LONG" in os.environ else 40
+SEARCH = settings(max_examples=NUM_CASES, suppress_health_check=list(HealthCheck))
 
 
 def known_before(simulation: Simulation, asks: list[Ask]) -> int:
@@ -52,7 +56,7 @@ def known_before(simulation: Simulation, asks: list[Ask]) -> int:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_no_run_finds_more(name):
-    @QUICK
+    @SEARCH
     @given(st.booleans().flatmap(SYSTEMS[name]), st.sampled_from(["cold", "cold", "warm", "prefilled"]))
     def check(case: systems.Case, state: str) -> None:
         asks, system = case
@@ -117,6 +121,23 @@ def test_no_replay_finds_more(seed, block_tokens):
         assert max(hits("radix", policy) for policy in POLICIES) <= best[i]
     assert best[-1] == lru[-1] == reuses.total
     assert best[0] > lru[0]
+
+
+OPTIMUM = (0.1988, 0.3819, 0.3819, 0.3819, 0.3819, 0.3819)
+"""Whole blocks of 512 tokens of the conversation trace, at CAPACITIES. It has at most 9,000 or so to keep at a time."""
+
+
+@on_the_trace
+def test_one_pass_over_the_conversation_trace():
+    offline = Offline(trace(), 512)
+    rows = lru_curve(offline, [cache("hash", capacity) for capacity in CAPACITIES])
+    for row, capacity in zip(rows, CAPACITIES, strict=True):
+        alone = replay_cache(trace(), cache("hash", capacity))
+        assert row == {name: alone[name] for name in row}
+    assert tuple(round(row["hit_rate_blocks"], 4) for row in rows) == BLOCKS["hash"]
+    bounds = offline.bounds(CAPACITIES)
+    assert tuple(round(row["hit_rate_blocks_optimum"], 4) for row in bounds) == OPTIMUM
+    assert {round(row["hit_rate_ids_infinite"], 4) for row in bounds} == {0.3664}
 
 
 def test_ids_are_bounded_too():

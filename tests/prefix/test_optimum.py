@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,6 +79,30 @@ def test_one_pass_gives_every_capacity(drawn, run_length):
     best = most_hits(reuses, capacities)
     assert all(least <= most <= reuses.total for least, most in zip(got, best, strict=True))
     assert best == sorted(best)
+
+
+@st.composite
+def intervals(draw: st.DrawFn) -> Reuses:
+    """Up to six groups of blocks between ranks 0 and 6."""
+    groups = [sorted(draw(st.sets(st.integers(0, 6), min_size=2, max_size=2))) for _ in range(draw(st.integers(0, 6)))]
+    blocks = [draw(st.integers(1, 3)) for _ in groups]
+    begin, end = (np.array([group[side] for group in groups], np.int64) for side in (0, 1))
+    order = np.argsort(end, kind="stable")
+    return Reuses(begin[order], end[order], np.array(blocks, np.int64)[order], draw(st.integers(0, 2)), 7)
+
+
+@settings(max_examples=200)
+@given(intervals(), st.integers(1, 5))
+def test_the_most_of_any_choice_of_what_to_keep(reuses, capacity):
+    """Every number of blocks of every group, kept from its begin to its end."""
+    most = 0
+    for kept in product(*(range(blocks + 1) for blocks in reuses.blocks)):
+        held = np.zeros(7, np.int64)
+        for begin, end, blocks in zip(reuses.begin, reuses.end, kept, strict=True):
+            held[begin:end] += blocks
+        if held.max() <= capacity:
+            most = max(most, sum(kept))
+    assert most_hits(reuses, [capacity]) == [reuses.at_once + most]
 
 
 def test_a_case_worked_out_by_hand():
