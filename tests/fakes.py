@@ -14,6 +14,7 @@ import numpy as np
 from kvbench.core.journal import FINISHED, NEVER, PARTIAL, REFUSED, STEP_COLUMNS, Counters, Journal
 from kvbench.core.requests import Requests
 from kvbench.engine.settings import EngineSettings
+from kvbench.prefix.keys import BlockKeys, block_keys
 
 MS = 1_000_000
 
@@ -67,6 +68,9 @@ class FakeSimulation:
             itl_count=np.full(1, gaps.sum()),
             steps=steps if self.settings.record_steps else steps[:0],
         )
+
+    def block_keys(self) -> BlockKeys:
+        return block_keys(self.requests, self.settings.block_tokens)
 
     def counters(self) -> Counters:
         prompts = int(self.requests.prompt_tokens.sum())

@@ -96,7 +96,7 @@ def run(
         journal, counters = simulation.journal(), simulation.counters()
         refused = _refusals(requests, journal, system.settings)
     with stages.stage("bounds"):
-        bounds = run_bounds(requests, journal, system.settings)
+        bounds = run_bounds(requests, simulation.block_keys(), journal, system.settings)
     with stages.stage("metrics"):
         summary = summarise(journal, requests, counters, bounds)
         record = _record(configured, system, costs, requests, journal, counters, summary, complete)

@@ -68,7 +68,7 @@ def _write(found: Grid, parameters: dict[str, Any], folder: Path | None) -> None
     if folder is not None:
         write_whole(folder / "grid.csv", grid_csv(found))
         written.append(f"grid.csv{'' if found.cache_only else ' and a folder for each point'} to {folder}")
-    if parameters["plot"] is not None:
+    if parameters["plot"] is not None and found.complete:
         from ..report.plot import draw
 
         path = Path(parameters["plot"])

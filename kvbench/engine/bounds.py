@@ -19,7 +19,7 @@ import numpy as np
 
 from ..core.journal import NEVER, HitBounds, Journal
 from ..core.requests import I64, Requests
-from ..prefix.keys import BlockKeys, block_keys
+from ..prefix.keys import BlockKeys
 from ..prefix.optimum import most_hits
 from ..prefix.reuse import Reuses, Visits, find_reuses
 from .settings import EngineSettings
@@ -50,10 +50,10 @@ def id_reuses(requests: Requests) -> Reuses:
     return Reuses(begin[order], end[order], np.ones(order.size, np.int64), 0, len(requests))
 
 
-def run_bounds(requests: Requests, journal: Journal, settings: EngineSettings) -> HitBounds:
+def run_bounds(requests: Requests, keys: BlockKeys, journal: Journal, settings: EngineSettings) -> HitBounds:
     """Bounds on the prompt tokens that a run found, sequences that were never admitted left out."""
     bt = settings.block_tokens
-    reuses = find_reuses(block_keys(requests, bt), run_visits(requests, journal, settings))
+    reuses = find_reuses(keys, run_visits(requests, journal, settings))
     (optimum,) = most_hits(reuses, [settings.cache.num_blocks])
     return HitBounds(reuses.total * bt, optimum * bt)
 

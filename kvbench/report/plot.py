@@ -66,8 +66,8 @@ def draw(result: Grid, suffix: str) -> bytes:
     from matplotlib.figure import Figure
 
     over = horizontal({key: [row.values[i] for row in result.rows] for i, key in enumerate(result.keys)})
-    if over is None:
-        raise UsageError("--plot: too few points were run to draw a line")
+    if over is None or all(row.figures.get(_rate(result)) is None for row in result.rows):
+        raise UsageError("--plot: too few points gave a hit rate to draw a line")
     with matplotlib.rc_context(STYLE):
         panels = 1 if result.cache_only else 2
         figure = Figure(figsize=(8, 1.2 + 3.5 * panels), layout="constrained")
@@ -89,7 +89,7 @@ def draw(result: Grid, suffix: str) -> bytes:
 
 def _draw_misses(axes: Any, result: Grid, over: str) -> list[tuple[Line, str]]:
     """Returns the lines that want a name, with their colours."""
-    name = "hit_rate_tokens" if result.cache_only else "hit_rate"
+    name = _rate(result)
     lines = _misses(result, over, name)
     optimum = lowest(_misses(result, over, f"{name}_optimum"), "optimum")
     infinite = lowest(_misses(result, over, f"{name}_infinite"), "infinite cache")
@@ -120,6 +120,10 @@ def _draw_latency(axes: Any, result: Grid, over: str) -> list[tuple[Line, str]]:
     else:
         axes.set_ylim(bottom=0)
     return [(line, _colour(line)) for line in lines]
+
+
+def _rate(result: Grid) -> str:
+    return "hit_rate_tokens" if result.cache_only else "hit_rate"
 
 
 def _misses(result: Grid, over: str, rate: str) -> list[Line]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvbench.core.journal import NEVER
+from kvbench.core.journal import NEVER, HitBounds
 from kvbench.engine.bounds import id_reuses, replay_reuses, run_bounds
 from kvbench.engine.curve import Offline, lru_curve
 from kvbench.engine.replay import replay_cache
@@ -35,6 +35,11 @@ SYSTEMS = {
 }
 NUM_CASES = 2000 if "KVBENCH_LONG" in os.environ else 40
 SEARCH = settings(max_examples=NUM_CASES, suppress_health_check=list(HealthCheck))
+
+
+def bounds_of(simulation: Simulation) -> HitBounds:
+    """As a run has them."""
+    return run_bounds(simulation.requests, simulation.block_keys(), simulation.journal(), simulation.settings)
 
 
 def known_before(simulation: Simulation, asks: list[Ask]) -> int:
@@ -64,7 +69,7 @@ def test_no_run_finds_more(name):
         simulation = Simulation(request_table(asks), system, small_tables())
         simulation.run()
         counters = simulation.counters()
-        bounds = run_bounds(simulation.requests, simulation.journal(), system)
+        bounds = bounds_of(simulation)
         assert counters.matched_tokens <= bounds.optimum <= bounds.infinite <= counters.admitted_prompt_tokens
         if state == "cold":
             assert bounds.infinite == known_before(simulation, asks)
@@ -89,7 +94,7 @@ def test_the_bound_is_reached_where_nothing_is_in_the_way(kind):
     asks.append(Ask([*asks[1].prompt, *asks[1].output, (3, 0, 5)], [(52, 0, 4)]))
     asks = [replace(ask, output_tokens=ask.output[0][2], max_tokens=ask.output[0][2]) for ask in asks]
     simulation = one_at_a_time(asks, kind, 200)
-    bounds = run_bounds(simulation.requests, simulation.journal(), simulation.settings)
+    bounds = bounds_of(simulation)
     matched = simulation.counters().matched_tokens
     assert matched == bounds.optimum == bounds.infinite == 4 * (8 + 11)
 
@@ -97,7 +102,7 @@ def test_the_bound_is_reached_where_nothing_is_in_the_way(kind):
 def test_without_a_prefix_cache_it_is_what_one_could_have_given():
     asks = random_asks(3, 30)
     with_cache, without = one_at_a_time(asks, "hash", 60), one_at_a_time(asks, "none", 60)
-    bounds = [run_bounds(s.requests, s.journal(), s.settings) for s in (with_cache, without)]
+    bounds = [bounds_of(s) for s in (with_cache, without)]
     assert bounds[0] == bounds[1]
     assert bounds[0].optimum > with_cache.counters().matched_tokens > without.counters().matched_tokens == 0
 

@@ -56,6 +56,9 @@ def test_another_axis_has_its_unit(matplotlib):
 def test_one_point_is_no_line(matplotlib):
     with pytest.raises(UsageError, match="too few points"):
         draw(replace(full_runs(), rows=full_runs().rows[:1]), ".svg")
+    nothing = tuple(replace(row, figures={}) for row in full_runs().rows)
+    with pytest.raises(UsageError, match="too few points"):
+        draw(replace(full_runs(), rows=nothing), ".svg")
 
 
 @pytest.mark.parametrize(
