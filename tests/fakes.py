@@ -14,6 +14,7 @@ import numpy as np
 from kvbench.core.journal import FINISHED, NEVER, PARTIAL, REFUSED, STEP_COLUMNS, Counters, Journal
 from kvbench.core.requests import Requests
 from kvbench.engine.settings import EngineSettings
+from kvbench.prefix.keys import BlockKeys, block_keys
 
 MS = 1_000_000
 
@@ -68,6 +69,9 @@ class FakeSimulation:
             steps=steps if self.settings.record_steps else steps[:0],
         )
 
+    def block_keys(self) -> BlockKeys:
+        return block_keys(self.requests, self.settings.block_tokens)
+
     def counters(self) -> Counters:
         prompts = int(self.requests.prompt_tokens.sum())
         return Counters(
@@ -97,6 +101,8 @@ class FakeSimulation:
         )
 
 
-def fake_replay(requests: Requests, settings: EngineSettings, costs: Any = None) -> dict[str, float | int]:
+def fake_replay(
+    requests: Requests, settings: EngineSettings, costs: Any = None, keys: Any = None
+) -> dict[str, float | int]:
     """Numbers in the form of `--cache-only`."""
     return {"hit_rate_tokens": 0.25, "requests": len(requests), "blocks": settings.cache.num_blocks}

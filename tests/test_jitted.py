@@ -28,7 +28,7 @@ def pytest_again(*arguments: str, **more: str) -> None:
 
 
 def test_recordings_and_costs_compiled():
-    pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py")
+    pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py", "tests/prefix/test_optimum.py")
 
 
 def test_eviction_policies_compiled():

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..costs.roofline import roofline
+from ..engine.curve import Offline
 from ..engine.replay import replay_cache
 from ..workload.build import build_workload
 from .configure import Configured
 from .system import build_system
 
 
-def replay(configured: Configured) -> dict[str, float | int]:
-    """Hit rates and counts of the workload, in order of arrival. UsageError as `run`."""
+def replay(configured: Configured) -> dict[str, Any]:
+    """Hit rates, each with its bounds, and counts of the workload, in order of arrival. UsageError as `run`."""
     system = build_system(configured.config)
     requests, _ = build_workload(system.config.tree())
     requests.check()
-    return replay_cache(requests, system.settings, roofline(system.deployment, system.costs).tables)
+    offline = Offline(requests, system.settings.block_tokens)
+    found = replay_cache(requests, system.settings, roofline(system.deployment, system.costs).tables, offline.keys)
+    (bounds,) = offline.bounds([system.settings.cache.num_blocks])
+    return beside(found, bounds)
+
+
+def beside(found: dict[str, Any], bounds: dict[str, float]) -> dict[str, Any]:
+    """Every rate followed by its bounds."""
+    merged: dict[str, Any] = {}
+    for name, value in found.items():
+        merged[name] = value
+        merged |= {bound: bounds[bound] for bound in (f"{name}_infinite", f"{name}_optimum") if bound in bounds}
+    return merged

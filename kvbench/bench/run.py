@@ -22,13 +22,14 @@ from ..core.journal import REFUSED, Counters, Journal
 from ..core.requests import Requests
 from ..costs.roofline import roofline
 from ..costs.tables import Costs
+from ..engine.bounds import run_bounds
 from ..engine.settings import EngineSettings
 from ..engine.simulation import Simulation
-from ..metrics.latency import summarise
+from ..metrics.latency import Summary, summarise
 from ..report.record import MemoryLine, RunRecord
 from ..report.run_json import run_document
 from ..scheduler.presets import find_preset
-from ..workload.build import build_workload
+from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
@@ -69,15 +70,21 @@ class Stages:
         self.seconds[name] = round(time.perf_counter() - start, 6)
 
 
-def run(configured: Configured, progress: Progress | None = None, record_steps: bool = False) -> Result:
+def run(
+    configured: Configured,
+    progress: Progress | None = None,
+    record_steps: bool = False,
+    workload: Workload | None = None,
+) -> Result:
     """Run a configuration to its end, or until Ctrl-C: then the result holds what was done and says so.
 
+    workload  that of the configuration, where it has been built already
     raises  UsageError: the configuration cannot run, the workload is wrong, every request was refused
     """
     stages = Stages()
     system = build_system(configured.config, record_steps)
     with stages.stage("workload"):
-        requests, trace = build_workload(system.config.tree())
+        requests, trace = workload or build_workload(system.config.tree())
         requests.check()
     with stages.stage("costs"):
         costs = roofline(system.deployment, system.costs)
@@ -85,10 +92,14 @@ def run(configured: Configured, progress: Progress | None = None, record_steps: 
         simulation = Simulation(requests, system.settings, costs.tables)
     with stages.stage("run"):
         complete = _finish(simulation, progress)
-    with stages.stage("metrics"):
+    with stages.stage("journal"):
         journal, counters = simulation.journal(), simulation.counters()
         refused = _refusals(requests, journal, system.settings)
-        record = _record(configured, system, costs, requests, journal, counters, complete)
+    with stages.stage("bounds"):
+        bounds = run_bounds(requests, simulation.block_keys(), journal, system.settings)
+    with stages.stage("metrics"):
+        summary = summarise(journal, requests, counters, bounds)
+        record = _record(configured, system, costs, requests, journal, counters, summary, complete)
     document = run_document(record, _details(configured, system, costs, trace, stages))
     warnings = (*refused, *_changed_workload(configured, record))
     return Result(requests, journal, counters, record, document, warnings)
@@ -145,6 +156,7 @@ def _record(
     requests: Requests,
     journal: Journal,
     counters: Counters,
+    summary: Summary,
     complete: bool,
 ) -> RunRecord:
     config = system.config
@@ -173,7 +185,7 @@ def _record(
         memory=memory_lines(system),
         notes=(*requests.notes, *costs.notes, *honest_notes(config["cache.state"], journal)),
         complete=complete,
-        summary=summarise(journal, requests, counters),
+        summary=summary,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -50,8 +50,8 @@ def configuration_options(command: F) -> F:
     return command
 
 
-def configured(parameters: dict[str, Any]) -> Configured:
-    """The configuration of the shared options. UsageError as `configure`."""
+def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ()) -> Configured:
+    """The configuration of the shared options, and `more` changes on top of it. UsageError as `configure`."""
     from ..bench.configure import configure
 
     changes = []
@@ -62,4 +62,4 @@ def configured(parameters: dict[str, Any]) -> Configured:
     if parameters["skip_bad_rows"]:
         changes.append(("--skip-bad-rows", "trace.skip_bad_rows=true"))
     changes += [("--set", text) for text in parameters["sets"]]
-    return configure(parameters["target"], parameters["trace"], changes)
+    return configure(parameters["target"], parameters["trace"], [*changes, *more])

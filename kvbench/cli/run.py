@@ -24,6 +24,10 @@ STDOUT = "-"
 @click.option("--steps", is_flag=True, help="Write steps.csv too (with -o).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
 @click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
+@click.option(
+    "--grid", "grids", metavar="KEY=V,V", multiple=True, help="Run every combination; 1000..64000*4 is a range."
+)
+@click.option("--plot", metavar="FILE", help="Draw the curves of a grid: .svg or .png.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
 @click.option("-v", "--verbose", is_flag=True, help="Say where the time went; show the trace of a fault.")
 def run_command(**parameters: Any) -> int:
@@ -34,10 +38,16 @@ def run_command(**parameters: Any) -> int:
     output = parameters["output"]
     if parameters["steps"] and output in (None, STDOUT):
         raise UsageError("--steps writes steps.csv; give a folder with -o DIR")
-    if parameters["cache_only"] and output is not None:
+    if parameters["cache_only"] and output is not None and not parameters["grids"]:
         raise UsageError("--cache-only prints hit rates and writes no files; leave -o out (--json for a program)")
+    if parameters["plot"] is not None and not parameters["grids"]:
+        raise UsageError("--plot draws the curves of a grid; add --grid cache.blocks=1000..64000*4")
     if parameters["target"] is None and parameters["trace"] is None:
         raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    if parameters["grids"]:
+        from .grid import run_points
+
+        return run_points(parameters)
     configuration = configured(parameters)
     if parameters["cache_only"]:
         return _replay(configuration, parameters)
@@ -50,20 +60,20 @@ def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
     # before the run: a place that cannot be written shall not cost one
     output, quiet = parameters["output"], parameters["quiet"]
     folder = None if output in (None, STDOUT) else make_folder(Path(output))
-    _quiet_compiler(quiet)
+    quiet_compiler(quiet)
     from ..bench.run import run
 
     with ProgressBar(quiet) as progress:
         result = run(configuration, progress, record_steps=parameters["steps"])
     if not quiet:
         for warning in result.warnings:
-            _say(f"warning: {warning}")
+            say(f"warning: {warning}")
     written = "" if folder is None else _write(folder, result, parameters["steps"])
     click.echo(_shown(result, parameters), nl=False)
     if written and not quiet:
-        _say(written)
+        say(written)
     if parameters["verbose"]:
-        _say(_times(result))
+        say(_times(result))
     return EXIT_OK if result.record.complete else _interrupted(result, folder)
 
 
@@ -98,26 +108,26 @@ def _interrupted(result: Result, folder: Path | None) -> int:
     summary = result.record.summary
     done, total = summary.statuses.get("finished", 0), summary["sequences"]
     where = "it was not written (no -o)" if folder is None else f"it was written to {folder}"
-    _say(f"interrupted: a partial result, {done} of {total} sequences finished; {where}")
+    say(f"interrupted: a partial result, {done} of {total} sequences finished; {where}")
     return EXIT_INTERRUPTED
 
 
 def _replay(configuration: Configured, parameters: dict[str, Any]) -> int:
-    _quiet_compiler(parameters["quiet"])
+    quiet_compiler(parameters["quiet"])
     from ..bench.replay import replay
     from ..report.run_json import to_text
-    from ..report.table import figures
+    from ..report.table import REPLAY_BOUNDS, figures, note
 
     found = replay(configuration)
-    click.echo(to_text(found) if parameters["as_json"] else figures(found), nl=False)
+    click.echo(to_text(found) if parameters["as_json"] else f"{figures(found)}\n{note(REPLAY_BOUNDS)}\n", nl=False)
     return EXIT_OK
 
 
-def _quiet_compiler(quiet: bool) -> None:
+def quiet_compiler(quiet: bool) -> None:
     from ..core.jit import compile_watch
 
     compile_watch.quiet = quiet
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     click.echo(f"kvbench: {text}", err=True)

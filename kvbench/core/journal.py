@@ -116,3 +116,15 @@ class Counters:
     """Time that their link was busy."""
     unwritten_hits: int = 0
     """Check mode: blocks that were hit although they had never been computed, as the preset's engine allows."""
+
+
+@dataclass(frozen=True)
+class HitBounds:
+    """What no cache can exceed on this workload, whatever its policy, in prompt tokens found.
+
+    infinite   nothing is ever evicted
+    optimum    of this many blocks, with the future known
+    """
+
+    infinite: int
+    optimum: int

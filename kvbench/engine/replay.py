@@ -22,14 +22,21 @@ from ..core.requests import Requests
 from ..costs.tables import CostTables
 from ..memory.pool import list_give, make_pool, ring_take
 from ..prefix import block_hash, radix
-from ..prefix.keys import block_keys, fill_keys
+from ..prefix.keys import BlockKeys, block_keys, fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
 from .build import block_costs, eviction, free_order
 from .settings import EngineSettings
 
 
-def replay_cache(requests: Requests, settings: EngineSettings, costs: CostTables | None = None) -> dict[str, Any]:
-    """Replay every request once. cache.num_blocks 0 = a cache without bound. costs: for policies that weigh them."""
+def replay_cache(
+    requests: Requests, settings: EngineSettings, costs: CostTables | None = None, keys: BlockKeys | None = None
+) -> dict[str, Any]:
+    """Replay every request once. cache.num_blocks 0 = a cache without bound.
+
+    costs   for policies that weigh them
+    keys    of these requests, if known
+    """
+    check_replay(settings)
     requests.check()
     bt = settings.block_tokens
     whole = requests.prompt_tokens // bt
@@ -38,32 +45,42 @@ def replay_cache(requests: Requests, settings: EngineSettings, costs: CostTables
     policy = eviction(settings)
     block_ns = block_costs(policy, costs, bt, int(whole.max(initial=0)))
     begin = time.perf_counter()
-    keys = block_keys(requests, bt)
+    keys = block_keys(requests, bt) if keys is None else keys
     with np.errstate(over="ignore"):
         if settings.cache.kind == "radix":
             tree = radix.make_tree(capacity, policy, 0, block_ns, settings.seed)
             pool = make_pool(capacity, free_order(settings))
             hits = _replay_radix(tree, pool, keys, first, requests.namespace, requests.priority, whole)
-        elif settings.cache.kind == "hash":
+        else:
             pool = make_pool(capacity, free_order(settings))
             hashes = block_hash.make_map(capacity, 0, policy, block_ns, settings.seed)
             hits = _replay_hash(hashes, pool, keys, first, requests.namespace, requests.priority, whole)
-        else:
-            raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
     seconds = time.perf_counter() - begin
-    result = {
-        "requests": len(requests),
-        "blocks": int(whole.sum()),
-        "capacity_blocks": settings.cache.num_blocks,
-        "hit_blocks": int(hits.sum()),
-        "evicted_blocks": int(pool.evicted),
-        "hit_rate_blocks": float(hits.sum() / max(whole.sum(), 1)),
-        "hit_rate_tokens": float(hits.sum() * bt / requests.prompt_tokens.sum()),
-        "seconds": seconds,
-    }
+    result = replay_rates(requests, settings, int(hits.sum()), int(pool.evicted)) | {"seconds": seconds}
     if requests.block_hint == bt:
         result["hit_rate_ids"] = _hit_rate_ids(requests, settings.cache.num_blocks)
     return result
+
+
+def check_replay(settings: EngineSettings) -> None:
+    """UsageError: there is no cache to replay through."""
+    if settings.cache.kind == "none":
+        raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
+
+
+def replay_rates(requests: Requests, settings: EngineSettings, hit_blocks: int, evicted_blocks: int) -> dict[str, Any]:
+    """What a replay gives, from its two counts."""
+    bt = settings.block_tokens
+    blocks = int((requests.prompt_tokens // bt).sum())
+    return {
+        "requests": len(requests),
+        "blocks": blocks,
+        "capacity_blocks": settings.cache.num_blocks,
+        "hit_blocks": hit_blocks,
+        "evicted_blocks": evicted_blocks,
+        "hit_rate_blocks": hit_blocks / max(blocks, 1),
+        "hit_rate_tokens": hit_blocks * bt / int(requests.prompt_tokens.sum()),
+    }
 
 
 @inline

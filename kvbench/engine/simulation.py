@@ -12,6 +12,7 @@ from ..core.journal import Counters
 from ..core.requests import Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
+from ..prefix.keys import BlockKeys
 from ..scheduler.shadow import VIOLATIONS
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
@@ -140,6 +141,10 @@ class Simulation:
             itl_count=e.journal.count[: e.journal.rows],
             steps=e.journal.steps[: e.journal.num_steps],
         )
+
+    def block_keys(self) -> BlockKeys:
+        """Keys of the whole blocks of every sequence."""
+        return self.engine.block_keys
 
     def counters(self) -> Counters:
         """Totals so far."""

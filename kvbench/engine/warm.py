@@ -24,15 +24,10 @@ CACHE_STATES = ("cold", "warm", "prefilled")
 
 def prepare_cache(engine: Engine, requests: Requests, state: str) -> None:
     """Bring the cache of an engine at t = 0 into a state of CACHE_STATES."""
-    bt = engine.rules.block_tokens
-    if state == "warm":
-        whole = (requests.prompt_tokens + requests.output_tokens - 1) // bt
-    elif state == "prefilled":
-        whole = shared_prefix_tokens(requests) // bt
-    else:
+    if state == "cold":
         return
     with np.errstate(over="ignore"):
-        _visit(engine, np.minimum(whole, engine.keys.size - 1))
+        _visit(engine, np.minimum(visited_blocks(requests, state, engine.rules.block_tokens), engine.keys.size - 1))
         if engine.shadow.owner.size > 1:
             _shadow_cached(engine)
 
@@ -59,6 +54,15 @@ def _shadow_cached(e: Engine) -> None:
     for node in np.flatnonzero(tree.nodes[:, LENGTH] > 0).tolist():
         end_of(node)
     s.written[s.chain != 0] = e.rules.block_tokens
+
+
+def visited_blocks(requests: Requests, state: str, block_tokens: int) -> I64:
+    """(n,) leading blocks of each request that went through the cache before t = 0."""
+    if state == "warm":
+        return (requests.prompt_tokens + requests.output_tokens - 1) // block_tokens
+    if state == "prefilled":
+        return shared_prefix_tokens(requests) // block_tokens
+    return np.zeros(len(requests), np.int64)
 
 
 def shared_prefix_tokens(requests: Requests) -> I64:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.journal import FINISHED, NEVER, STATUS_NAMES, Counters, Journal
+from ..core.journal import FINISHED, NEVER, STATUS_NAMES, Counters, HitBounds, Journal
 from ..core.requests import Requests
 from ..core.units import NS_PER_MS, NS_PER_S
 from .percentiles import EMPTY, Distribution, distribution
@@ -71,8 +71,8 @@ def sequence_times(journal: Journal) -> SequenceTimes:
     )
 
 
-def summarise(journal: Journal, requests: Requests, counters: Counters) -> Summary:
-    """Distributions and totals of a run, finished or partial."""
+def summarise(journal: Journal, requests: Requests, counters: Counters, bounds: HitBounds | None = None) -> Summary:
+    """Distributions and totals of a run, finished or partial. bounds: of its hits, where they were worked out."""
     times = sequence_times(journal)
     done = journal.status == FINISHED
     latencies = {
@@ -84,11 +84,11 @@ def summarise(journal: Journal, requests: Requests, counters: Counters) -> Summa
     }
     counted = np.bincount(journal.status, minlength=len(STATUS_NAMES))
     statuses = {name: int(k) for name, k in zip(STATUS_NAMES, counted, strict=True) if k}
-    return Summary(latencies, _scalars(journal, requests, counters, done), statuses)
+    return Summary(latencies, _scalars(journal, requests, counters, bounds, done), statuses)
 
 
 def _scalars(
-    journal: Journal, requests: Requests, counters: Counters, done: NDArray[np.bool_]
+    journal: Journal, requests: Requests, counters: Counters, bounds: HitBounds | None, done: NDArray[np.bool_]
 ) -> dict[str, tuple[float | int | None, str]]:
     wall_ns = wall_time_ns(journal)
     prompts = requests.prompt_tokens[journal.request_index]
@@ -103,7 +103,9 @@ def _scalars(
         "request_throughput": (_rate(int(done.sum()), wall_ns), "sequences/s"),
         "output_throughput": (_rate(output, wall_ns), "tokens/s"),
         "total_token_throughput": (_rate(total, wall_ns), "tokens/s"),
-        "hit_rate": (matched / admitted if admitted else None, "share of prompt tokens"),
+        "hit_rate": (_share(matched, admitted), "share of prompt tokens"),
+        "hit_rate_infinite": (_share(None if bounds is None else bounds.infinite, admitted), "share of prompt tokens"),
+        "hit_rate_optimum": (_share(None if bounds is None else bounds.optimum, admitted), "share of prompt tokens"),
         "cached_tokens": (matched, "tokens"),
         "prompt_tokens": (admitted, "tokens"),
         "recomputed_tokens": (int(counters.recomputed_tokens), "tokens"),
@@ -139,6 +141,10 @@ def _share_idle(busy_ns: int, wall_ns: int) -> float | None:
 
 def _rate(count: int, wall_ns: int) -> float | None:
     return count * NS_PER_S / wall_ns if wall_ns else None
+
+
+def _share(part: int | None, whole: int) -> float | None:
+    return None if part is None or whole == 0 else part / whole
 
 
 def _since(moment: I64, arrival: I64) -> I64:

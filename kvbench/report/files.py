@@ -25,8 +25,8 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def write_whole(path: Path, pieces: Iterable[str]) -> None:
-    """Write pieces of text to a file that appears under its name only when all of it is there.
+def write_whole(path: Path, pieces: Iterable[str | bytes]) -> None:
+    """Write pieces of text or bytes to a file that appears under its name only when all of it is there.
 
     raises  KvbenchError: the disk is full, the folder has gone
     """
@@ -36,11 +36,11 @@ def write_whole(path: Path, pieces: Iterable[str]) -> None:
         raise KvbenchError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _write_and_rename(path: Path, pieces: Iterable[str]) -> None:
+def _write_and_rename(path: Path, pieces: Iterable[str | bytes]) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
-            out.writelines(pieces)
+        with os.fdopen(handle, "wb") as out:
+            out.writelines(piece if isinstance(piece, bytes) else piece.encode() for piece in pieces)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:

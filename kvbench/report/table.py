@@ -11,6 +11,16 @@ from .record import RunRecord
 WIDTH = 100
 LABEL_WIDTH = 12
 
+REPLAY_BOUNDS = (
+    "optimum: the most hits of any cache of that capacity that may keep or drop any block after each request, with the "
+    "future known; exact for such a cache, a bound for every policy. infinite: nothing is ever evicted."
+)
+RUN_BOUNDS = (
+    "optimum: more hits no cache of that capacity can have in the order in which the run admitted its requests, with "
+    "the future known; a bound, exact only where requests do not overlap."
+)
+"""What the bounds beside a hit rate are (engine.bounds)."""
+
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue": "queue"}
 """Metric -> row title, in the order of the table."""
 
@@ -105,6 +115,7 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
             f"{_percent(s['hit_rate'])} of prompt tokens ({_decimal(s['cached_tokens'], 0)} of "
             f"{_decimal(s['prompt_tokens'], 0)})",
         ),
+        *_bounds(s),
         (
             "blocks used",
             f"mean {_decimal(s['used_blocks_mean'], 0)} ({_percent((s['used_blocks_mean'] or 0) / blocks)}), "
@@ -138,6 +149,19 @@ def _backup(s: Summary) -> list[tuple[str, str]]:
     ]
 
 
+def _bounds(s: Summary) -> list[tuple[str, str]]:
+    """The most that any cache of this size, and of any, could have found: bounds, not reachable for sure."""
+    if s["hit_rate_infinite"] is None:
+        return []
+    return [
+        (
+            "at most",
+            f"{_percent(s['hit_rate_optimum'])} in {_decimal(s['blocks'], 0)} blocks with the future known (a bound), "
+            f"{_percent(s['hit_rate_infinite'])} in an infinite cache",
+        )
+    ]
+
+
 def _memory(record: RunRecord) -> list[tuple[str, str]]:
     return [(line.name, f"{size(line.num_bytes)}{'  ' + line.note if line.note else ''}") for line in record.memory]
 
@@ -167,6 +191,13 @@ def figures(values: Mapping[str, float | int]) -> str:
         f"{name:<{width}}  {value:.4f}\n" if isinstance(value, float) else f"{name:<{width}}  {value:,}\n"
         for name, value in values.items()
     )
+
+
+def note(text: str) -> str:
+    """Running text in the width of a table."""
+    import textwrap
+
+    return textwrap.fill(text, WIDTH)
 
 
 def _labelled(rows: Sequence[tuple[str, str]]) -> str:

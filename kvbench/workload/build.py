@@ -17,15 +17,25 @@ _TREE = KeyTree(WORKLOAD_KEYS, PHASE_KEYS)
 _TABLES = {key.name.partition(".")[0] for key in WORKLOAD_KEYS} | {PHASE}
 
 
-def build_workload(cfg: Mapping[str, Any]) -> tuple[Requests, TraceInfo | None]:
+Workload = tuple[Requests, TraceInfo | None]
+"""What is asked for, and where a trace came from."""
+
+
+def workload_part(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """All of nested tables that a workload depends on: equal parts are equal workloads."""
+    return {name: value for name, value in cfg.items() if name in _TABLES or name == "seed"}
+
+
+def build_workload(cfg: Mapping[str, Any]) -> Workload:
     """Requests of nested tables (those of WORKLOAD_KEYS, `phase` and `seed`; the others are left alone).
 
     A key that is missing has its default. The second value tells where a trace came from.
     UsageError: a wrong key or value, a wrong trace, phases or a closed loop that cannot be.
     """
-    mine = {name: value for name, value in cfg.items() if name in _TABLES}
+    mine = workload_part(cfg)
+    seed = int(mine.pop("seed", 0))
     config = _TREE.resolve([_TREE.layer(mine, "workload")])
-    seeds = _seeds(config, int(cfg.get("seed", 0)))
+    seeds = _seeds(config, seed)
     if config["trace.path"]:
         if config.phases:
             raise UsageError("[[phase]] divides generated requests; remove the phases or trace.path")

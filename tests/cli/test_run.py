@@ -67,7 +67,7 @@ def test_files_are_the_same_twice_and_from_their_run_json(scenario, tmp_path, ca
     assert a["config"] == c["config"]
     assert a["given"] == c["given"]
     assert {"kvbench", "numba", "numpy", "python"} <= set(a["versions"])
-    assert set(a["host_s"]) == {"workload", "costs", "build", "run", "metrics"}
+    assert set(a["host_s"]) == {"workload", "costs", "build", "run", "journal", "bounds", "metrics"}
     assert set(a["jit"]) == {"functions_compiled", "seconds"}
     assert a["machine"]["cpu"]
 
@@ -139,9 +139,15 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path, capsys):
 
 def test_cache_only_prints_hit_rates(scenario, capsys):
     assert call(["run", scenario, "--cache-only"]) == 0
-    assert capsys.readouterr().out == "hit_rate_tokens  0.2500\nrequests         20\nblocks           5,000\n"
+    rates, note = capsys.readouterr().out.split("\n\n")
+    names = ["hit_rate_tokens", "hit_rate_tokens_infinite", "hit_rate_tokens_optimum", "requests", "blocks"]
+    assert [line.split()[0] for line in rates.splitlines()] == names
+    assert rates.splitlines()[0].split()[1] == "0.2500"
+    assert "exact for such a cache, a bound for every policy" in " ".join(note.split())
     assert call(["run", scenario, "--cache-only", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"hit_rate_tokens": 0.25, "requests": 20, "blocks": 5000}
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == names
+    assert document["hit_rate_tokens_infinite"] == document["hit_rate_tokens_optimum"] == 0
 
 
 # ---------------------------------------------------------------- what goes wrong

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvbench.core.journal import NEVER
+from kvbench.core.journal import NEVER, HitBounds
 from kvbench.metrics.latency import sequence_times, summarise, wall_time_ns
 from tests.runs import MS, counters, journal, requests
 
@@ -51,6 +51,12 @@ def test_summary_counts_finished_sequences_only():
     assert value["output_throughput"] == pytest.approx(5 / 0.041)
     assert value["total_token_throughput"] == pytest.approx((5 + 100 + 200) / 0.041)
     assert value["hit_rate"] == 96 / 700
+    assert value["hit_rate_infinite"] is value["hit_rate_optimum"] is None  # not worked out
+
+
+def test_bounds_are_shares_of_the_same_tokens_as_the_hit_rate():
+    summary = summarise(journal(), requests(), counters(), HitBounds(350, 175))
+    assert (summary["hit_rate_infinite"], summary["hit_rate_optimum"]) == (0.5, 0.25)
 
 
 def test_a_run_that_finished_nothing_has_no_rates():

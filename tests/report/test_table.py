@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from kvbench.core.journal import HitBounds
+from kvbench.metrics.latency import summarise
 from kvbench.metrics.percentiles import Distribution
 from kvbench.report.table import WIDTH, figures, run_table, size
-from tests.runs import record
+from tests.runs import counters, journal, record, requests
 
 
 def test_the_head_names_what_a_reader_must_know():
@@ -31,6 +33,13 @@ def test_the_head_names_what_a_reader_must_know():
         "4.10 kB",
     ):
         assert words in text.replace("\n" + " " * 13, " ")
+
+
+def test_bounds_stand_below_the_hit_rate_where_they_were_worked_out():
+    bounded = summarise(journal(), requests(), counters(), HitBounds(350, 175))
+    line = "at most      25.00 % in 100 blocks with the future known (a bound), 50.00 % in an infinite cache"
+    assert line in run_table(record(summary=bounded)).splitlines()
+    assert "at most" not in run_table(record())
 
 
 def test_nothing_is_wider_than_a_terminal():

@@ -1,0 +1,120 @@
+"""What the best cache of a capacity gives, and what LRU gives at every capacity at once: over reuses.
+
+The best cache knows the future. Reuses are intervals of ranks; the blocks kept over any moment must fit, and a hit is
+a block kept over its whole interval. Most are kept by going through the ranks and dropping, when too much is kept,
+what is used again last: Belady's rule, which for intervals of equal worth is optimal (Faigle and Nawijn 1995).
+
+The prefix constraint costs nothing: a parent is used whenever its child is, hence never later, so what is dropped
+first is always a deepest block, and what is kept is closed under prefixes without asking for it.
+
+For visits that do not overlap (end = start: one request after another) it is therefore exact: the most hits of any
+cache, closed under prefixes or not, that may keep or drop any block after each request. For visits that overlap it
+is a bound: no capacity is taken for what running requests hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..core.jit import entry, jit
+from ..core.requests import I64
+from .reuse import Reuses
+
+
+def most_hits(reuses: Reuses, capacities: Sequence[int]) -> list[int]:
+    """Blocks hit at most, for each capacity in blocks (0 = no bound)."""
+    order = np.argsort(reuses.begin, kind="stable")
+    begin, end, blocks = reuses.begin[order], reuses.end[order], reuses.blocks[order]
+    return [
+        reuses.total if capacity == 0 else reuses.at_once + int(_keep(begin, end, blocks, reuses.num_ranks, capacity))
+        for capacity in capacities
+    ]
+
+
+@entry
+def _keep(begin, end, blocks, num_ranks, capacity):
+    """Most blocks that can be kept from begin to end with `capacity` at any time. Sorted by begin."""
+    size = np.int64(2)
+    while size < num_ranks:
+        size *= 2
+    kept = np.zeros(2 * size, np.int64)  # a tree of sums; kept[size + r]: blocks kept for rank r
+    hits, total, i = np.int64(0), np.int64(0), np.int64(0)
+    for rank in range(num_ranks):
+        due = kept[size + rank]
+        if due > 0:
+            hits += due
+            total -= due
+            _add(kept, size + rank, -due)
+        while i < begin.size and begin[i] == rank:
+            total += blocks[i]
+            _add(kept, size + end[i], blocks[i])
+            i += 1
+        while total > capacity:
+            at = np.int64(1)
+            while at < size:
+                at = 2 * at + np.int64(kept[2 * at + 1] > 0)
+            drop = min(kept[at], total - capacity)
+            total -= drop
+            _add(kept, at, -drop)
+    return hits
+
+
+@jit
+def _add(kept, at, blocks):
+    while at > 0:
+        kept[at] += blocks
+        at >>= 1
+
+
+# ---------------------------------------------------------------- LRU
+
+
+def lru_hits(reuses: Reuses, blocks: I64, capacities: Sequence[int]) -> list[int]:
+    """Blocks that a block-hash cache in the order of its free queue hits, for each capacity (0 = no bound).
+
+    blocks   (num_ranks,) blocks of the visit at each rank; visits do not overlap
+
+    After a visit the queue holds the blocks of its path, root last to go, behind all that were used before: whatever
+    the capacity, the cache is the head of one list of blocks by last use, shallow before deep. So a block is hit
+    exactly when its place in that list (Mattson's stack distance) is within the capacity. One pass gives all places.
+    """
+    above = np.zeros(reuses.begin.size, np.int64)
+    _places(reuses.begin, reuses.end, reuses.blocks, blocks, above)
+    return [
+        reuses.total if capacity == 0 else int(np.clip(capacity - above, 0, reuses.blocks).sum())
+        for capacity in capacities
+    ]
+
+
+@entry
+def _places(begin, end, blocks, visited, above):
+    """above[i], written: blocks that were used after those of reuse i, when they are looked up."""
+    recent = np.zeros(visited.size + 1, np.int64)  # Fenwick tree over ranks: blocks whose last use was there
+    total, i = np.int64(0), np.int64(0)
+    for rank in range(visited.size):
+        while i < end.size and end[i] == rank:
+            above[i] = total - _up_to(recent, begin[i])
+            _shift(recent, begin[i], -blocks[i])
+            total -= blocks[i]
+            i += 1
+        _shift(recent, np.int64(rank), visited[rank])
+        total += visited[rank]
+
+
+@jit
+def _up_to(tree, rank):
+    total, at = np.int64(0), rank + 1
+    while at > 0:
+        total += tree[at]
+        at &= at - 1
+    return total
+
+
+@jit
+def _shift(tree, rank, blocks):
+    at = rank + 1
+    while at < tree.size:
+        tree[at] += blocks
+        at += at & -at

@@ -1,0 +1,192 @@
+"""What a grid left behind, as a table of at most 100 columns, grid.csv and a document.
+
+A miss-ratio curve is the table of a cache-only grid over cache.blocks, and perhaps cache.eviction: capacities as rows,
+policies as columns. Any other grid has a row for each point.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .record import SCHEMA, RunRecord
+from .run_json import summary_document
+from .table import REPLAY_BOUNDS, RUN_BOUNDS, WIDTH, grid, note
+
+CAPACITY, POLICY = "cache.blocks", "cache.eviction"
+
+RUN_COLUMNS = {
+    "hit %": "hit_rate",
+    "optimum %": "hit_rate_optimum",
+    "TTFT p99 ms": "p99_ttft_ms",
+    "ITL p99 ms": "p99_itl_ms",
+    "E2EL p99 ms": "p99_e2el_ms",
+    "tokens/s": "output_throughput",
+    "preempted": "preemptions",
+}
+CACHE_COLUMNS = {
+    "hit %": "hit_rate_tokens",
+    "optimum %": "hit_rate_tokens_optimum",
+    "infinite %": "hit_rate_tokens_infinite",
+    "hit blocks": "hit_blocks",
+    "evicted": "evicted_blocks",
+}
+"""Title -> figure; the last ones are left out where the keys need the width."""
+
+LONGEST_VALUE = 24
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """One point. values: of the axes, in their order. error: why it has no figures."""
+
+    values: tuple[str, ...]
+    figures: Mapping[str, Any]
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """keys: of the axes, units: of those that have one. policy, block_tokens: of the first point.
+
+    complete   False after Ctrl-C
+    """
+
+    run: str
+    keys: tuple[str, ...]
+    units: Mapping[str, str]
+    rows: tuple[GridRow, ...]
+    cache_only: bool
+    policy: str
+    block_tokens: int
+    complete: bool = True
+
+    @property
+    def is_curve(self) -> bool:
+        return self.cache_only and CAPACITY in self.keys and set(self.keys) <= {CAPACITY, POLICY}
+
+
+def run_figures(record: RunRecord) -> dict[str, Any]:
+    """The figures of one run under the names of `--json`."""
+    document = summary_document(record)
+    identity = ("schema", "complete", "seed", "overlap")
+    return {
+        name: value
+        for name, value in document.items()
+        if name == "fingerprint" or (name not in identity and isinstance(value, int | float | None))
+    }
+
+
+def grid_csv(result: Grid) -> Iterator[str]:
+    """A row per point: the axes under their full keys, then every figure, then why there is none."""
+    names = list(dict.fromkeys(name for row in result.rows for name in row.figures))
+    yield _csv_line(["run", *result.keys, *names, "error"])
+    for row in result.rows:
+        cells = [_csv_cell(row.figures.get(name)) for name in names]
+        yield _csv_line([result.run, *row.values, *cells, row.error])
+
+
+def grid_document(result: Grid) -> dict[str, Any]:
+    """What `--json` prints."""
+    points = [
+        {
+            "grid": dict(zip(result.keys, row.values, strict=True)),
+            **row.figures,
+            **({"error": row.error} if row.error else {}),
+        }
+        for row in result.rows
+    ]
+    return {
+        "schema": SCHEMA,
+        "run": result.run,
+        "complete": result.complete,
+        "cache_only": result.cache_only,
+        "keys": list(result.keys),
+        "points": points,
+    }
+
+
+def grid_table(result: Grid) -> str:
+    """Rates in per cent, times in ms."""
+    return _curve(result) if result.is_curve else _points(result)
+
+
+def _curve(result: Grid) -> str:
+    """Miss ratios: what no cache of that size gets below, and what no cache does, beside the policies."""
+    policies = list(dict.fromkeys(_policy(result, row) for row in result.rows))
+    lines: dict[str, dict[str, GridRow]] = {}
+    for row in result.rows:
+        lines.setdefault(row.values[result.keys.index(CAPACITY)], {})[_policy(result, row)] = row
+    rows = []
+    for capacity, by_policy in lines.items():
+        bounds = next(iter(by_policy.values())).figures
+        cells = [miss(by_policy[p].figures, "hit_rate_tokens") if p in by_policy else None for p in policies]
+        cells += [miss(bounds, f"hit_rate_tokens_{bound}") for bound in ("optimum", "infinite")]
+        rows.append([_grouped(capacity), *map(_percent, cells)])
+    table = grid(["blocks", *policies, "optimum", "infinite"], rows)
+    return f"miss ratio, % of prompt tokens\n\n{table}\n\n{note(REPLAY_BOUNDS)}"
+
+
+def _policy(result: Grid, row: GridRow) -> str:
+    return row.values[result.keys.index(POLICY)] if POLICY in result.keys else result.policy
+
+
+def _points(result: Grid) -> str:
+    columns = dict(CACHE_COLUMNS if result.cache_only else RUN_COLUMNS)
+    while True:
+        header = [*_short(result.keys), *columns]
+        rows = [
+            [*map(_cell, row.values), *(_figure(t, row.figures.get(n)) for t, n in columns.items())]
+            for row in result.rows
+        ]
+        text = grid(header, rows)
+        if len(columns) == 1 or max(map(len, text.splitlines())) <= WIDTH:
+            return f"{text}\n\n{note(REPLAY_BOUNDS if result.cache_only else RUN_BOUNDS)}"
+        columns.popitem()
+
+
+def _short(keys: tuple[str, ...]) -> list[str]:
+    """The last part of each key, where it says enough."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [key if last.count(short) > 1 else short for key, short in zip(keys, last, strict=True)]
+
+
+def _cell(value: str) -> str:
+    return value if len(value) <= LONGEST_VALUE else "..." + value[3 - LONGEST_VALUE :]
+
+
+def _figure(title: str, value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    if title.endswith("%"):
+        return _percent(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def miss(figures: Mapping[str, Any], name: str) -> float | None:
+    """1 - a hit rate."""
+    rate = figures.get(name)
+    return None if rate is None else 1 - float(rate)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
+
+
+def _grouped(value: str) -> str:
+    return f"{int(value):,}" if value.isdecimal() else value
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+def _csv_line(cells: list[str]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue()

@@ -1,0 +1,1 @@
+"""Many runs of one configuration: a grid over any keys."""
