@@ -55,6 +55,7 @@ def _from_file(path: Path, name: str) -> Policy:
         on_hit=functions.get("_on_hit", nothing),
         on_evict=functions.get("_on_evict", leaves),
         costs=True,
+        built_in=False,
     )
 
 
@@ -79,7 +80,7 @@ def _checked(path: Path, name: str, function: Any, suffix: str) -> Callable[...,
     nodes = np.zeros((2, NODE_COLUMNS), np.int64)
     nodes[1, LENGTH] = 1
     try:
-        compiled(plain, kind, keep=False)(nodes, 1, 1)
+        compiled(plain, kind, False)(nodes, 1, 1)
         value = plain(nodes, 1, 1)
         if suffix == "" and not isinstance(value, int | np.integer | np.bool_):  # compiled, a float would be cut
             raise TypeError(f"it gave {value!r}")

@@ -51,6 +51,7 @@ class Policy:
     code        how leaf_heap dispatches it; OWN = by its functions
     two_queues  negative keys are a queue of their own, and names of what left it are remembered (s3fifo)
     costs       COST of a record is filled
+    built_in    machine code may stay on disk; Numba does not find the module of a user's file again
     """
 
     code: int = OWN
@@ -60,14 +61,15 @@ class Policy:
     on_evict: Callable[..., Any] = leaves
     two_queues: bool = False
     costs: bool = False
+    built_in: bool = True
 
     def pointers(self) -> tuple[Any, Any, Any, Any]:
         """(key, on_insert, on_hit, on_evict), compiled, or as they are without jit."""
         return (
-            compiled(self.key, KEY_FUNCTION),
-            compiled(self.on_insert, EVENT_FUNCTION),
-            compiled(self.on_hit, EVENT_FUNCTION),
-            compiled(self.on_evict, VERDICT_FUNCTION),
+            compiled(self.key, KEY_FUNCTION, self.built_in),
+            compiled(self.on_insert, EVENT_FUNCTION, self.built_in),
+            compiled(self.on_hit, EVENT_FUNCTION, self.built_in),
+            compiled(self.on_evict, VERDICT_FUNCTION, self.built_in),
         )
 
 
