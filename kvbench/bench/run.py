@@ -174,6 +174,8 @@ def _record(
         notes=(*requests.notes, *costs.notes, *honest_notes(config["cache.state"], journal)),
         complete=complete,
         summary=summarise(journal, requests, counters),
+        copy_on_write=config["cache.copy_on_write"],
+        allocation=config["cache.allocation"],
     )
 
 

@@ -17,8 +17,9 @@ from ..costs.devices import find_device
 from ..costs.keys import CostSettings
 from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
 from ..costs.models import Model, find_model
-from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, BeamRules, CacheRules, EngineSettings, SchedulerRules
 from ..scheduler.presets import automatic
+from ..workload.keys import FROM_SEED
 
 RUNNABLE: dict[str, tuple[Any, ...]] = {
     "clock": ("modelled",),
@@ -74,7 +75,7 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = CostSettings(**config.section("costs"))
-    return System(config, deployment, budget, costs, _settings(config, costs, record_steps))
+    return System(config, deployment, budget, costs, _settings(config, costs, budget, record_steps))
 
 
 def _check_runnable(config: Config) -> None:
@@ -124,7 +125,7 @@ def _limits(config: Config) -> EngineLimits:
     return EngineLimits(config["cache.memory_utilization"], tokens, sequences)
 
 
-def _settings(config: Config, costs: CostSettings, record_steps: bool) -> EngineSettings:
+def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_steps: bool) -> EngineSettings:
     return EngineSettings(
         scheduler=_scheduler_rules(config.section("scheduler")),
         cache=CacheRules(
@@ -134,9 +135,17 @@ def _settings(config: Config, costs: CostSettings, record_steps: bool) -> Engine
             free_order=config["cache.free_order"],
             state=config["cache.state"],
             unregister_unwritten=config["cache.unregister_unwritten"],
+            copy_on_write=config["cache.copy_on_write"],
+            allocation=config["cache.allocation"],
+            block_bytes=budget.block_bytes,
         ),
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
+        beam=BeamRules(
+            config["beam.width"],
+            config["beam.skew"],
+            config["seed"] if config["seeds.beam"] == FROM_SEED else config["seeds.beam"],
+        ),
         batching=config["batching"],
         tokenize_ns_per_token=round(costs.tokenize_us_per_token * NS_PER_US),
         detokenize_ns=round(costs.detokenize_us_per_token * NS_PER_US),

@@ -104,3 +104,13 @@ class Counters:
     """"step" or "calendar"."""
     busy_ns: int
     """Time in which a step ran."""
+    saved_blocks_mean: float = 0.0
+    """Entries of all block tables minus the blocks used, time-weighted: what sharing saves."""
+    saved_blocks_share: float = 0.0
+    """Of the entries of all block tables: the blocks without sharing."""
+    copied_blocks: int = 0
+    """Shared blocks that were copied because one of their holders wrote."""
+    copied_bytes: int = 0
+    """On each device."""
+    kv_split: tuple[float, float, float, float] | None = None
+    """Reservations: token slots in tokens, reserved, internal, external; time-weighted means. None = paged."""

@@ -18,8 +18,17 @@ from numba import njit, types
 
 from ..core.jit import PLAIN, inline
 from ..core.units import NEVER_NS
-from ..costs.tables import add_prefill, clear, set_decode, step_ns
-from ..scheduler import kv, prefill_first, prefill_first_calendar, static, token_budget, token_budget_calendar
+from ..costs.tables import COPY_BYTES, add_prefill, clear, set_decode, step_ns
+from ..scheduler import (
+    copy_on_write,
+    kv,
+    prefill_first,
+    prefill_first_calendar,
+    reservation,
+    static,
+    token_budget,
+    token_budget_calendar,
+)
 from ..scheduler.lifecycle import drop_waiting
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
@@ -28,6 +37,7 @@ from ..scheduler.state_columns import (
     NO_FAULT,
     NO_SEQ,
     NO_SLOT,
+    PAGED,
     PHASE,
     PLAN_SLOT,
     PLAN_START,
@@ -49,6 +59,7 @@ def execute(e):
     """Nanoseconds of the planned step on the modelled device."""
     rec, plan, query = e.slots.rec, e.plan, e.query
     clear(query)
+    query[COPY_BYTES] = e.copy_bytes
     batch, context, tokens, chunks = 0, 0, 0, 0
     for row in range(e.num_plan):
         if rec[plan[row, PLAN_SLOT], PHASE] == IN_DECODE:
@@ -76,11 +87,14 @@ def account(e, duration, evicted):
     """Counters of a step that starts at e.now: time-weighted use of memory, and a journal row if asked for."""
     tokens = e.prefill_tokens + e.decode_rows
     used = kv.used_blocks(e)
-    waste = e.table_blocks * e.rules.block_tokens - e.context - tokens
+    waste = e.table_blocks * e.rules.block_tokens - e.context - tokens - e.shared_slack
     # Differences of rounded times add up exactly, and microseconds keep the sums far from overflow.
     weight = (e.now + duration) // 1000 - e.now // 1000
     e.used_us += used * weight
     e.waste_us += waste * weight
+    e.table_us += e.table_blocks * weight
+    e.internal_us += e.internal_slots * weight
+    e.external_us += e.external_slots * weight
     e.busy_us += weight
     e.busy_ns += duration
     e.used_peak = max(e.used_peak, used)
@@ -216,18 +230,26 @@ DISCIPLINES = {
     module.__name__.rpartition(".")[2]: Discipline(
         module.__name__.rpartition(".")[2], module.schedule, module.commit, module.cancel
     )
-    for module in (token_budget, token_budget_calendar, prefill_first, prefill_first_calendar, static)
+    for module in (token_budget, token_budget_calendar, prefill_first, prefill_first_calendar, static, copy_on_write)
 }
 DISCIPLINES |= {
     name + "_sorted": replace(DISCIPLINES[name], name=name + "_sorted", schedule=module.schedule_sorted)
     for name, module in (("prefill_first", prefill_first), ("prefill_first_calendar", prefill_first_calendar))
 }
 
+DISCIPLINES["reservation"] = replace(
+    DISCIPLINES["token_budget"], name="reservation", schedule=reservation.schedule
+)
+
 
 def discipline_of(engine: Engine) -> Discipline:
     """The scheduler that the engine's rules ask for."""
     if engine.rules.static:
         return DISCIPLINES["static"]
+    if engine.rules.copy_on_write:
+        return DISCIPLINES["copy_on_write"]
+    if engine.rules.allocation != PAGED:
+        return DISCIPLINES["reservation"]
     name = "prefill_first" if engine.rules.prefill_first else "token_budget"
     name += "_calendar" if engine.calendar.active else ""
     return DISCIPLINES[name + "_sorted" if engine.rules.order != FCFS else name]

@@ -73,6 +73,23 @@ class CacheRules:
     """At t = 0: cold, warm, prefilled; see engine.warm."""
     unregister_unwritten: bool = False
     """A preemption takes back registrations of blocks that were never computed (vLLM leaves them)."""
+    copy_on_write: bool = False
+    """token-budget: samples, beams and turns fork, a shared block is copied when it is written (vLLM v0)."""
+    allocation: str = "paged"
+    """token-budget without a cache: contiguous, buddy, oracle reserve a stretch at admission; see scheduler.reservation."""
+    block_bytes: int = 0
+    """Bytes of a block's KV on one device: what a copy moves."""
+
+
+@dataclass(frozen=True)
+class BeamRules:
+    """`beam.<name>` keys and `seeds.beam`; they need copy_on_write."""
+
+    width: int = 0
+    """Beams of every request; 0 = off."""
+    skew: float = 0.5
+    """A survivor draws its parent of place i with weight skew ** i."""
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +100,7 @@ class EngineSettings:
     cache: CacheRules
     block_tokens: int = 16
     max_model_len: int = 131072
+    beam: BeamRules = BeamRules()
     batching: str = "continuous"
     """continuous, static (a batch is formed when the engine is empty and runs to its longest member)"""
     tokenize_ns_per_token: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,7 @@ class Simulation:
         while not done:
             done = self.advance(NEVER_NS, _SLICE_STEPS)
             if progress is not None:
-                progress(int(self.engine.num_done), self.num_sequences)
+                progress(int(self.engine.num_done) // max(self.settings.beam.width, 1), self.num_sequences)
         check_integrity(self.engine)
         return True
 
@@ -108,26 +109,28 @@ class Simulation:
         e = self.engine
         settle_slots(e)
         q = e.seqs.read()
-        status = np.full(self.num_sequences, core_journal.PARTIAL, np.int64)
+        status = np.full(q["state"].size, core_journal.PARTIAL, np.int64)
         for state, name in _STATUS_OF_STATE.items():
             status[q["state"] == state] = name
         first = q["first"]
         generated = q["generated"].copy()
         running = np.flatnonzero(q["slot"] >= 0)
         generated[running] = e.slots.rec[q["slot"][running], GENERATED]
+        sample = np.arange(status.size) - first[q["request"]]
+        heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
         return core_journal.Journal(
-            request_index=q["request"],
-            sample=np.arange(self.num_sequences) - first[q["request"]],
-            status=status,
-            arrival_ns=q["arrival"],
-            queued_ns=q["queued"],
-            scheduled_ns=q["scheduled"],
-            first_token_ns=q["first_token"],
-            finish_ns=q["finish"],
-            cached_tokens=q["cached"],
-            output_tokens=generated,
-            recomputed_tokens=q["recomputed"],
-            preemptions=q["preemptions"],
+            request_index=q["request"][heard],
+            sample=sample[heard],
+            status=status[heard],
+            arrival_ns=q["arrival"][heard],
+            queued_ns=q["queued"][heard],
+            scheduled_ns=q["scheduled"][heard],
+            first_token_ns=q["first_token"][heard],
+            finish_ns=q["finish"][heard],
+            cached_tokens=q["cached"][heard],
+            output_tokens=generated[heard],
+            recomputed_tokens=q["recomputed"][heard],
+            preemptions=q["preemptions"][heard],
             itl_gap_ns=e.journal.gap[: e.journal.rows],
             itl_count=e.journal.count[: e.journal.rows],
             steps=e.journal.steps[: e.journal.num_steps],
@@ -160,7 +163,23 @@ class Simulation:
             num_blocks=pool["num_blocks"],
             path="calendar" if self.engine.calendar.active else "step",
             busy_ns=e["busy_ns"],
+            saved_blocks_mean=(e["table_us"] - used_us) / busy_us,
+            saved_blocks_share=(e["table_us"] - used_us) / max(e["table_us"], 1),
+            copied_blocks=e["copied_blocks"],
+            copied_bytes=e["copied_blocks"] * self.settings.cache.block_bytes,
+            kv_split=self._kv_split(e),
         )
+
+    def _kv_split(self, e: dict[str, Any]) -> tuple[float, float, float, float] | None:
+        """Token slots by what they hold, where memory is reserved."""
+        if self.settings.cache.allocation == "paged":
+            return None
+        wasted, internal, external = e["waste_us"], e["internal_us"], e["external_us"]
+        tokens = e["used_us"] * self.settings.block_tokens - wasted
+        tokens_mean, reserved, internal, external = (
+            part / max(e["busy_us"], 1) for part in (tokens, wasted - internal, internal, external)
+        )
+        return tokens_mean, reserved, internal, external
 
 
 def metadata_bytes(engine: Engine) -> int:

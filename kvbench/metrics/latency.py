@@ -116,6 +116,25 @@ def _scalars(
         "tail_waste_share": (float(counters.tail_waste_share), "share of used slots"),
         "metadata": (int(counters.metadata_bytes), "bytes"),
         "steps": (int(counters.num_steps), "steps"),
+        "saved_blocks_mean": (float(counters.saved_blocks_mean), "blocks"),
+        "saved_blocks_share": (float(counters.saved_blocks_share), "share of blocks without sharing"),
+        "copied_blocks": (int(counters.copied_blocks), "blocks"),
+        "copied_bytes": (int(counters.copied_bytes), "bytes"),
+        **_kv_shares(counters),
+    }
+
+
+def _kv_shares(counters: Counters) -> dict[str, tuple[float | int | None, str]]:
+    """What the used token slots hold. Paged memory has neither reserved nor external waste: the rest is internal."""
+    if counters.kv_split is None:
+        used = counters.used_blocks_mean > 0
+        parts = [1.0 - counters.tail_waste_share, 0.0, counters.tail_waste_share, 0.0] if used else [None] * 4
+    else:
+        total = sum(counters.kv_split)
+        parts = [part / total if total else None for part in counters.kv_split]
+    return {
+        f"kv_{name}_share": (part, "share of used and unusable slots")
+        for name, part in zip(("token", "reserved", "internal", "external"), parts, strict=True)
     }
 
 
