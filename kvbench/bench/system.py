@@ -17,7 +17,15 @@ from ..costs.devices import find_device
 from ..costs.keys import CostSettings
 from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
 from ..costs.models import Model, find_model
-from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, BeamRules, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import (
+    PREFILL_FIRST,
+    TOKEN_BUDGET,
+    BeamRules,
+    CacheRules,
+    EngineSettings,
+    SchedulerRules,
+    check_rules,
+)
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
 
@@ -75,7 +83,9 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = CostSettings(**config.section("costs"))
-    return System(config, deployment, budget, costs, _settings(config, costs, budget, record_steps))
+    settings = _settings(config, costs, budget, record_steps)
+    check_rules(settings)
+    return System(config, deployment, budget, costs, settings)
 
 
 def _check_runnable(config: Config) -> None:

@@ -112,5 +112,11 @@ class Counters:
     """Shared blocks that were copied because one of their holders wrote."""
     copied_bytes: int = 0
     """On each device."""
-    kv_split: tuple[float, float, float, float] | None = None
-    """Reservations: token slots in tokens, reserved, internal, external; time-weighted means. None = paged."""
+    kv_tokens_mean: float = 0.0
+    """Token slots of used blocks that hold a token, time-weighted; the next three are those that hold none."""
+    kv_reserved_mean: float = 0.0
+    """Will be written by the sequence that reserved them (reservations)."""
+    kv_internal_mean: float = 0.0
+    """Will never be, or lie in the unfilled tail of a table (paged)."""
+    kv_external_mean: float = 0.0
+    """Slots of free blocks while no stretch of them is long enough for the head of the queue (reservations)."""

@@ -25,9 +25,9 @@ from ..scheduler.state_columns import (
     TRANSITIONS,
 )
 from ..scheduler.waiting_order import LPM, ORDERS, order_of
-from .forking import check_forks, with_beams
+from .forking import check_requests, with_beams
 from .lineage import lineage_table
-from .settings import PREFILL_FIRST, EngineSettings
+from .settings import PREFILL_FIRST, EngineSettings, check_rules
 
 _CALENDAR_BLOCK_TOKENS = 4
 """Below, nearly every decode opens a block, and the calendar only adds work."""
@@ -44,8 +44,9 @@ def build_engine(
     log      how many evictions to record, for tests
     """
     requests.check()
+    check_rules(settings)
     requests = with_beams(requests, settings)
-    check_forks(requests, settings)
+    check_requests(requests, settings)
     rules = settings.scheduler
     bt = settings.block_tokens
     prefill_first = rules.discipline == PREFILL_FIRST and settings.batching != "static"

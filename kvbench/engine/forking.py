@@ -1,4 +1,4 @@
-"""Requests under copy on write, beams and reservations: what becomes sequences, and what cannot run."""
+"""Requests under copy on write, beams and reservations: what becomes a sequence, and what cannot run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.errors import UsageError
 from ..core.requests import I64, Requests
-from .settings import PREFILL_FIRST, EngineSettings
+from .settings import EngineSettings
 
 
 def with_beams(requests: Requests, settings: EngineSettings) -> Requests:
@@ -31,36 +31,13 @@ def beam_blocks(requests: Requests, width: int, block_tokens: int) -> I64:
     return blocks
 
 
-def check_forks(requests: Requests, settings: EngineSettings) -> None:
-    """Raise UsageError on rules that do not go together."""
-    cache, rules = settings.cache, settings.scheduler
-    if settings.beam.width > 0 and not cache.copy_on_write:
-        raise UsageError("beam.width needs cache.copy_on_write = true: beams fork at every step")
-    for key, wanted in (("cache.copy_on_write", cache.copy_on_write), ("cache.allocation", cache.allocation != "paged")):
-        if wanted and (rules.discipline == PREFILL_FIRST or settings.batching == "static" or cache.kind == "radix"):
-            raise UsageError(
-                f"{key} is for the token budget of vLLM with continuous batching, not for SGLang, a radix tree "
-                "or static batches; try --preset vllm"
-            )
-    if cache.copy_on_write and int(requests.samples.max()) > rules.max_num_seqs:
+def check_requests(requests: Requests, settings: EngineSettings) -> None:
+    """Raise UsageError on requests that these rules cannot run."""
+    most = int(requests.samples.max())
+    if settings.cache.copy_on_write and most > settings.scheduler.max_num_seqs:
         raise UsageError(
-            f"a request has {int(requests.samples.max())} sequences that run together, more than "
-            f"scheduler.max_num_seqs = {rules.max_num_seqs}; raise it, or lower beam.width or lengths.samples"
+            f"a request has {most} sequences that run together, more than scheduler.max_num_seqs = "
+            f"{settings.scheduler.max_num_seqs}; raise it, or lower beam.width or lengths.samples"
         )
-    if cache.allocation != "paged":
-        _check_reservation(requests, settings)
-
-
-def _check_reservation(requests: Requests, settings: EngineSettings) -> None:
-    cache = settings.cache
-    if cache.kind != "none" or cache.copy_on_write:
-        raise UsageError(
-            f"cache.allocation = {cache.allocation} shares no blocks; set cache.kind = none and cache.copy_on_write = false"
-        )
-    if cache.allocation == "contiguous" and cache.num_blocks * settings.block_tokens < settings.max_model_len:
-        raise UsageError(
-            f"cache.allocation = contiguous reserves max_model_len = {settings.max_model_len} tokens and the cache has "
-            f"{cache.num_blocks * settings.block_tokens}; lower max_model_len or raise cache.blocks"
-        )
-    if requests.present_tokens is not None:
-        raise UsageError(f"cache.allocation = {cache.allocation} takes no KV from elsewhere; use paged")
+    if settings.cache.allocation != "paged" and requests.present_tokens is not None:
+        raise UsageError(f"cache.allocation = {settings.cache.allocation} takes no KV from elsewhere; use paged")

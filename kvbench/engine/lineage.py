@@ -36,7 +36,8 @@ def lineage_table(requests: Requests) -> I64:
 
 def common_tokens(requests: Requests, parent: int, child: int) -> int:
     """Leading tokens of a prompt that are those of another request's prompt and first output."""
-    return _common([*_prompt(requests, parent), _output(requests, parent)], _prompt(requests, child), requests.token_ids)
+    before = [*_prompt(requests, parent), _output(requests, parent)]
+    return _common(before, _prompt(requests, child), requests.token_ids)
 
 
 def _prompt(r: Requests, request: int) -> Iterator[Run]:

@@ -237,9 +237,7 @@ DISCIPLINES |= {
     for name, module in (("prefill_first", prefill_first), ("prefill_first_calendar", prefill_first_calendar))
 }
 
-DISCIPLINES["reservation"] = replace(
-    DISCIPLINES["token_budget"], name="reservation", schedule=reservation.schedule
-)
+DISCIPLINES["reservation"] = replace(DISCIPLINES["token_budget"], name="reservation", schedule=reservation.schedule)
 
 
 def discipline_of(engine: Engine) -> Discipline:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core.errors import UsageError
+
 # Which requests a step takes first.
 TOKEN_BUDGET = "token-budget"
 """vLLM: no phases; running requests first, then waiting ones, out of one token budget."""
@@ -76,7 +78,7 @@ class CacheRules:
     copy_on_write: bool = False
     """token-budget: samples, beams and turns fork, a shared block is copied when it is written (vLLM v0)."""
     allocation: str = "paged"
-    """token-budget without a cache: contiguous, buddy, oracle reserve a stretch at admission; see scheduler.reservation."""
+    """token-budget without a cache: contiguous, buddy, oracle reserve at admission; see scheduler.reservation."""
     block_bytes: int = 0
     """Bytes of a block's KV on one device: what a copy moves."""
 
@@ -117,3 +119,27 @@ class EngineSettings:
     """Of scheduler.policy random."""
     check: bool = False
     """check_integrity after every step (slow; tests)."""
+
+
+def check_rules(settings: EngineSettings) -> None:
+    """Raise UsageError on rules of memory that do not go together, or not with the scheduler."""
+    cache = settings.cache
+    is_vllm = settings.scheduler.discipline == TOKEN_BUDGET and settings.batching == "continuous"
+    reserves = cache.allocation != "paged"
+    if settings.beam.width > 0 and not cache.copy_on_write:
+        raise UsageError("beam.width needs cache.copy_on_write = true: beams fork at every step")
+    if cache.copy_on_write and (not is_vllm or cache.kind == "radix"):
+        raise UsageError(
+            "cache.copy_on_write is a rule of vLLM (SGLang shares whole blocks only): it needs continuous batching, "
+            "scheduler.discipline = token-budget and cache.kind = hash or none; try --preset vllm"
+        )
+    if reserves and (not is_vllm or cache.kind != "none" or cache.copy_on_write):
+        raise UsageError(
+            f"cache.allocation = {cache.allocation} shares no blocks: it needs continuous batching, "
+            "scheduler.discipline = token-budget, cache.kind = none and cache.copy_on_write = false"
+        )
+    if cache.allocation == "contiguous" and cache.num_blocks * settings.block_tokens < settings.max_model_len:
+        raise UsageError(
+            f"cache.allocation = contiguous reserves max_model_len = {settings.max_model_len} tokens and the cache has "
+            f"{cache.num_blocks * settings.block_tokens}; lower max_model_len or raise cache.blocks"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -142,6 +141,7 @@ class Simulation:
         pool = self.engine.pool.read()
         used_us, busy_us = e["used_us"], max(e["busy_us"], 1)
         block_us = max(used_us * self.settings.block_tokens, 1)
+        internal_us = e["waste_us"] if self.settings.cache.allocation == "paged" else e["internal_us"]
         return Counters(
             end_ns=e["now"],
             num_steps=e["num_steps"],
@@ -167,19 +167,11 @@ class Simulation:
             saved_blocks_share=(e["table_us"] - used_us) / max(e["table_us"], 1),
             copied_blocks=e["copied_blocks"],
             copied_bytes=e["copied_blocks"] * self.settings.cache.block_bytes,
-            kv_split=self._kv_split(e),
+            kv_tokens_mean=(used_us * self.settings.block_tokens - e["waste_us"]) / busy_us,
+            kv_reserved_mean=(e["waste_us"] - internal_us) / busy_us,
+            kv_internal_mean=internal_us / busy_us,
+            kv_external_mean=e["external_us"] / busy_us,
         )
-
-    def _kv_split(self, e: dict[str, Any]) -> tuple[float, float, float, float] | None:
-        """Token slots by what they hold, where memory is reserved."""
-        if self.settings.cache.allocation == "paged":
-            return None
-        wasted, internal, external = e["waste_us"], e["internal_us"], e["external_us"]
-        tokens = e["used_us"] * self.settings.block_tokens - wasted
-        tokens_mean, reserved, internal, external = (
-            part / max(e["busy_us"], 1) for part in (tokens, wasted - internal, internal, external)
-        )
-        return tokens_mean, reserved, internal, external
 
 
 def metadata_bytes(engine: Engine) -> int:

@@ -125,16 +125,13 @@ def _scalars(
 
 
 def _kv_shares(counters: Counters) -> dict[str, tuple[float | int | None, str]]:
-    """What the used token slots hold. Paged memory has neither reserved nor external waste: the rest is internal."""
-    if counters.kv_split is None:
-        used = counters.used_blocks_mean > 0
-        parts = [1.0 - counters.tail_waste_share, 0.0, counters.tail_waste_share, 0.0] if used else [None] * 4
-    else:
-        total = sum(counters.kv_split)
-        parts = [part / total if total else None for part in counters.kv_split]
+    """What the token slots hold that are used, or free and of no use. Paged memory has internal waste only."""
+    names = ("tokens", "reserved", "internal", "external")
+    slots = {name: float(getattr(counters, f"kv_{name}_mean")) for name in names}
+    total = sum(slots.values())
     return {
-        f"kv_{name}_share": (part, "share of used and unusable slots")
-        for name, part in zip(("token", "reserved", "internal", "external"), parts, strict=True)
+        f"kv_{name}_share": (mean / total if total else None, "share of used and unusable slots")
+        for name, mean in slots.items()
     }
 
 

@@ -128,7 +128,7 @@ def _reservation(record: RunRecord) -> list[tuple[str, str]]:
     return [
         (
             "KV slots",
-            f"{_percent(s['kv_token_share'])} hold a token, {_percent(s['kv_reserved_share'])} reserved, "
+            f"{_percent(s['kv_tokens_share'])} hold a token, {_percent(s['kv_reserved_share'])} reserved, "
             f"{_percent(s['kv_internal_share'])} internal, {_percent(s['kv_external_share'])} external "
             f"(cache.allocation = {record.allocation})",
         )

@@ -2,8 +2,8 @@
 
 A survivor of place i (0 = best) draws the beam that it goes on from with a weight of skew ** place. A beam that nobody
 drew gives its blocks back; one that was drawn n times goes on itself and is forked n - 1 times. The first token
-makes all beams out of one prompt and draws nothing. What is drawn depends on seed, request, token and place alone, never
-on the schedule, so the same beams grow under every cache.
+makes all beams out of one prompt and draws nothing. What is drawn depends on seed, request, token and place alone,
+never on the schedule, so the same beams grow under every cache.
 
 Beams are sequences of which one is heard: the journal has the best one's row. Their own texts mix at every fork, so
 only blocks of the prompt are published while they run, and the best one's when it has won.

@@ -5,9 +5,9 @@ it is done. Then all share its blocks, the partial last one too, and each has it
 of their own: a shared one is copied first (forks). A later turn goes on from its predecessor's table, which is kept for
 it while memory lasts; two turns that branch from one both fork.
 
-Where this is not v0: a sample is preempted alone, computed again, and forks from a sample that still runs (v0 swaps whole
-groups); beams are preempted together, and each is computed again from the prompt that they share. Who runs is decided as
-in `token_budget`.
+Where this is not v0: a sample is preempted alone, computed again, and forks from a sample that still runs (v0 swaps
+whole groups); beams are preempted together, and each is computed again from the prompt that they share; a table
+outlives its request where a turn goes on from it. Who runs is decided as in `token_budget`.
 
 source: vLLM v0 (sequence groups, fork, copy on write); the rest as in token_budget.
 """

@@ -43,7 +43,7 @@ from .state_columns import (
 
 @jit
 def fork(e, donor, slot, tokens):
-    """The first `tokens` tokens of a donor's table become the start of a slot's empty one, the partial tail included."""
+    """The first `tokens` tokens of a donor's table become the start of a slot's empty one, a partial block included."""
     rec, table, bt = e.slots.rec, e.slots.table, e.rules.block_tokens
     blocks = (tokens + bt - 1) // bt
     for i in range(blocks):

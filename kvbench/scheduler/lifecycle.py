@@ -56,7 +56,7 @@ def admit(e, seq, hits, link):
 
 @inline
 def count_admission(e, seq, matched):
-    """The journal of an admission that found `matched` tokens: hits of the first one, recomputation after a preemption."""
+    """An admission found `matched` tokens: hits if it is the first one, less to recompute after a preemption."""
     q = e.seqs
     if q.scheduled[seq] < 0:
         q.scheduled[seq] = e.now

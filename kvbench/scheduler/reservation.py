@@ -87,10 +87,7 @@ def _find(e, seq, size):
     """First block of a stretch, or NO_BLOCK; no second look while nothing was given back."""
     if e.blocked_seq == seq and e.blocked_need == e.pool.num_free:
         return NO_BLOCK
-    if e.rules.allocation == BUDDY:
-        block = buddy_fit(e.pool.refs, size)
-    else:
-        block = first_fit(e.pool.refs, size)
+    block = buddy_fit(e.pool.refs, size) if e.rules.allocation == BUDDY else first_fit(e.pool.refs, size)
     if block == NO_BLOCK:
         e.blocked_seq, e.blocked_need = seq, e.pool.num_free
     return block
