@@ -5,7 +5,7 @@
     keep, drop      a finished sequence's table stays for the turns that go on from it, until memory is short
     donor_of        whose table a waiting sequence can begin with
 
-What must always hold: no token is written to a block with more than one reference. Copies are rows of a step, done
+What must always hold: no token is written to a block that has more than one reference or is visible in the cache. Copies are rows of a step, done
 in their order before it: a block that a victim gave back may be a source first and a destination after.
 
 source: vLLM v0's fork and append_slots. There a table lives as long as its request; here, also for the next turn.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inline, jit
+from ..memory.pool import list_give
 from ..prefix.block_hash import root_hash, share, take
 from . import kv
 from .queues import close_slot
@@ -66,7 +67,7 @@ def make_writable(e, slot, tokens):
     """Memory for the tokens from COMPUTED up to `tokens`. False, and nothing changed, when blocks are short."""
     rec, bt = e.slots.rec, e.rules.block_tokens
     at = rec[slot, COMPUTED] // bt
-    shared = is_shared(e, slot)
+    shared = at < rec[slot, BLOCKS] and _needs_copy(e.pool, e.slots.table[slot, at])
     more = max((tokens + bt - 1) // bt - rec[slot, BLOCKS], 0)
     if e.pool.num_free < more + np.int64(shared):
         return False
@@ -76,18 +77,18 @@ def make_writable(e, slot, tokens):
 
 
 @inline
-def is_shared(e, slot):
-    """The block that the next token of a slot goes to is there and has another reference."""
-    at = e.slots.rec[slot, COMPUTED] // e.rules.block_tokens
-    return at < e.slots.rec[slot, BLOCKS] and e.pool.refs[e.slots.table[slot, at]] > 1
+def _needs_copy(pool, block):
+    """A block that is not to be written: another table has it, or it is visible as a prefix with what it holds."""
+    return pool.refs[block] > 1 or pool.content[block] != 0
 
 
 @inline
 def _copy(e, row, at):
-    """A block of one's own in place of a shared one."""
+    """A block of one's own in place of one that is not to be written."""
     source = row[at]
     take(e.hashes, e.pool, row, at, at + 1)
-    e.pool.refs[source] -= 1
+    e.due_blocks[0] = source
+    list_give(e.pool, e.due_blocks, np.int64(1))
     e.copies[e.num_copies, COPY_SOURCE] = source
     e.copies[e.num_copies, COPY_DESTINATION] = row[at]
     e.num_copies += 1
@@ -222,7 +223,8 @@ def blocks_of_donor(e, seq, donor, tokens):
     blocks = tokens // bt
     if tokens % bt > 0 and e.slots.rec[donor, PHASE] == KEPT:
         parent = e.lineage[e.seqs.request[seq], PARENT]
-        if e.lineage[parent, WANTED] == 1 and e.pool.refs[e.slots.table[donor, blocks]] == 1:
+        tail = e.slots.table[donor, blocks]
+        if e.lineage[parent, WANTED] == 1 and e.pool.refs[tail] == 1 and e.pool.content[tail] == 0:
             blocks += 1
     return blocks
 

@@ -1,7 +1,7 @@
 """A block pool with forks and copy on write in plain Python, and what the blocks hold.
 
-Tables are lists of block ids, ids are handed out from the front of a queue. A written block belongs to one table: a shared
-one is replaced by a copy first. The memory is real (a list of tokens a block), so a table can be read back as a text.
+Tables are lists of block ids, ids are handed out from the front of a queue. A written block belongs to one table: a
+shared one is replaced by a copy first. The memory is real (a list of tokens a block), so a table can be read as a text.
 """
 
 
