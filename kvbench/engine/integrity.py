@@ -19,13 +19,19 @@ from ..scheduler.state_columns import (
     COMPUTED,
     ENDED,
     FIRST_TERMINAL,
+    FOLLOWS,
     FREE_SLOT,
+    KEPT,
+    KEPT_SLOT,
     NEXT,
+    NO_REQUEST,
     NODE,
+    PARENT,
     PHASE,
     PUBLISHED,
     RADIX,
     SEQ,
+    WANTED,
 )
 from .probe import settle_slots
 
@@ -38,6 +44,8 @@ def check_integrity(e: Engine) -> None:
         _check_radix(e, holders)
     else:
         _check_list(e, holders)
+    if e.rules.copy_on_write:
+        _check_forks(e, holders)
     rec = e.slots.rec
     _same("context", e.context, int(rec[holders, COMPUTED].sum()))
     _same("table_blocks", e.table_blocks, int(rec[holders, BLOCKS].sum()))
@@ -118,6 +126,23 @@ def _check_list(e: Engine, holders: list[int]) -> None:
     entries = [int(v) & 0xFFFFFFFF for v in e.hashes.table if v > GONE]
     if {int(contents[b]) for b in entries} != hashed:
         raise KvbenchError("integrity: the hash map and the block records disagree")
+
+
+def _check_forks(e: Engine, holders: list[int]) -> None:
+    """Who waits for a prompt holds nothing; each kept table is in the list, and somebody may still want it."""
+    rec, lineage = e.slots.rec, e.lineage
+    kept = [s for s in holders if rec[s, PHASE] == KEPT]
+    _same("kept tables", _length(e.kept_head, rec[:, NEXT]), len(kept))
+    for slot in kept:
+        request = int(e.seqs.request[rec[slot, SEQ]])
+        _same(f"slot of the table kept for request {request}", int(lineage[request, KEPT_SLOT]), slot)
+        if lineage[request, WANTED] < 1:
+            raise KvbenchError(f"integrity: nobody wants the table that is kept for request {request}")
+    if any(rec[s, BLOCKS] > 0 for s in holders if rec[s, PHASE] == FOLLOWS):
+        raise KvbenchError("integrity: a sequence that waits for a prompt holds blocks")
+    waiting = Counter(int(parent) for parent in lineage[:, PARENT] if parent != NO_REQUEST)
+    for request, wanted in enumerate(lineage[:, WANTED].tolist()):
+        _same(f"turns that want the table of request {request}", wanted, waiting[request])
 
 
 # ---------------------------------------------------------------- ring: the tree owns what is cached

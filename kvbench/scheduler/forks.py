@@ -5,8 +5,9 @@
     keep, drop      a finished sequence's table stays for the turns that go on from it, until memory is short
     donor_of        whose table a waiting sequence can begin with
 
-What must always hold: no token is written to a block that has more than one reference or is visible in the cache. Copies are rows of a step, done
-in their order before it: a block that a victim gave back may be a source first and a destination after.
+What must always hold: no token is written to a block that has more than one reference or is visible in the cache.
+Copies are rows of a step, done in their order before it: a block that a victim gave back may be a source first and a
+destination after.
 
 source: vLLM v0's fork and append_slots. There a table lives as long as its request; here, also for the next turn.
 """

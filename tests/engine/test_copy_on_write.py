@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.core.errors import UsageError
+from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.core.journal import CANCELLED, FINISHED, REFUSED, STATUS_NAMES
+from kvbench.engine.integrity import check_integrity
 from kvbench.engine.lineage import common_tokens, lineage_table
 from kvbench.engine.settings import PREFILL_FIRST, BeamRules, CacheRules, EngineSettings, SchedulerRules
 from kvbench.engine.simulation import Simulation
@@ -297,6 +300,41 @@ def test_explicit_ids_are_compared_one_by_one():
     turns = [Ask([*ids, (0, 2, 1), (0, k, 1)], [(900 + k, 0, 1)], after=0) for k in range(3)]
     table = request_table([Ask(ids, [(0, 2, 1), (0, 1, 1)], output_tokens=2, max_tokens=2), *turns])
     assert [common_tokens(table, 0, i) for i in (1, 2, 3)] == [6, 7, 6]
+
+
+# ---------------------------------------------------------------- integrity
+
+
+def tampered(change: Callable[[Any], None], steps: int, asks: list[Ask]) -> str:
+    """What the check says when one number of a run in its middle is changed."""
+    simulation = Simulation(request_table(asks), replace(SYSTEM, check=True), small_tables())
+    assert not simulation.advance(max_steps=steps)
+    change(simulation.engine)
+    with pytest.raises(KvbenchError, match=r"^integrity: ") as caught:
+        check_integrity(simulation.engine)
+    return str(caught.value)
+
+
+def test_a_wrong_reference_of_a_shared_block_is_found():
+    def one_more(e: Any) -> None:
+        e.pool.refs[e.slots.table[e.slots.head, 0]] += 1
+
+    assert "references of block 1 is kept as 5, counted 4" in tampered(one_more, 3, [ask(0, samples=4)])
+
+
+def test_a_table_that_nobody_wants_is_found():
+    asks = branches(1)
+    asks[1].think_ns = 300_000
+
+    def unwanted(e: Any) -> None:
+        e.lineage[0, WANTED] = 0
+
+    def torn(e: Any) -> None:
+        e.kept_head = NO_SLOT
+
+    waiting = [*asks, ask(7, output=30)]
+    assert "nobody wants the table" in tampered(unwanted, 12, waiting)
+    assert "kept tables is kept as 0, counted 1" in tampered(torn, 12, waiting)
 
 
 # ---------------------------------------------------------------- what does not go together
