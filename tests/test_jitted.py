@@ -31,13 +31,13 @@ def test_recordings_and_costs_compiled():
     pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py")
 
 
-SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=3")
+SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
 
 # Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.
 LOADS = {
     "sglang": ("--preset", "sglang", "--set", "block_tokens=1", "--set", "cache.blocks=4000"),
     "vllm": ("--preset", "vllm", "--set", "cache.blocks=260"),
-    "beams": ("--preset", "vllm", "--set", "cache.blocks=600", *SET_BEAMS),
+    "beams": ("--preset", "vllm", "--set", "cache.blocks=220", *SET_BEAMS),
 }
 CROWD = ("--num-prompts", "120", "--request-rate", "60", "--set", "max_model_len=3000", "--steps")
 
