@@ -37,10 +37,13 @@ def test_eviction_policies_compiled():
     pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
 
 
+SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
+
 # Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.
 LOADS = {
     "sglang": ("--preset", "sglang", "--set", "block_tokens=1", "--set", "cache.blocks=4000"),
     "vllm": ("--preset", "vllm", "--set", "cache.blocks=260"),
+    "beams": ("--preset", "vllm", "--set", "cache.blocks=220", *SET_BEAMS),
 }
 CROWD = ("--num-prompts", "120", "--request-rate", "60", "--set", "max_model_len=3000", "--steps")
 

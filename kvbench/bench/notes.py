@@ -37,6 +37,16 @@ def honest_notes(cache_state: str, journal: Journal) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def beam_notes(width: int, skew: float) -> tuple[str, ...]:
+    """What the rows of a run with beams stand for."""
+    if width == 0:
+        return ()
+    return (
+        f"beam search: {width} beams of every request run and hold memory, and the best is its one result; survivors "
+        f"draw parents of place i as {skew:g} ** i, a stand-in for scores",
+    )
+
+
 def _queue_grew(journal: Journal, finished: NDArray[np.bool_]) -> bool:
     """Later arrivals waited longer: the median queue time of the last quarter is above that of the first, by far."""
     waited = (journal.scheduled_ns - journal.arrival_ns)[finished]

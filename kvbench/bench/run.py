@@ -33,7 +33,7 @@ from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
-from .notes import honest_notes
+from .notes import beam_notes, honest_notes
 from .system import System, build_system
 
 Progress = Callable[[int, int], None]
@@ -183,9 +183,16 @@ def _record(
         machine=cpu_name(),
         path=counters.path,
         memory=memory_lines(system),
-        notes=(*requests.notes, *costs.notes, *honest_notes(config["cache.state"], journal)),
+        notes=(
+            *requests.notes,
+            *costs.notes,
+            *beam_notes(config["beam.width"], config["beam.skew"]),
+            *honest_notes(config["cache.state"], journal),
+        ),
         complete=complete,
         summary=summary,
+        copy_on_write=config["cache.copy_on_write"],
+        allocation=config["cache.allocation"],
     )
 
 

@@ -17,8 +17,17 @@ from ..costs.devices import find_device
 from ..costs.keys import CostSettings
 from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
 from ..costs.models import Model, find_model
-from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import (
+    PREFILL_FIRST,
+    TOKEN_BUDGET,
+    BeamRules,
+    CacheRules,
+    EngineSettings,
+    SchedulerRules,
+    check_rules,
+)
 from ..scheduler.presets import automatic
+from ..workload.keys import FROM_SEED
 
 RUNNABLE: dict[str, tuple[Any, ...]] = {
     "clock": ("modelled",),
@@ -73,7 +82,8 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = CostSettings(**config.section("costs"))
-    settings = _settings(config, costs, record_steps)
+    settings = _settings(config, costs, budget, record_steps)
+    check_rules(settings)
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     return System(config, deployment, budget, costs, settings)
@@ -143,7 +153,7 @@ def _limits(config: Config) -> EngineLimits:
     return EngineLimits(config["cache.memory_utilization"], tokens, sequences)
 
 
-def _settings(config: Config, costs: CostSettings, record_steps: bool) -> EngineSettings:
+def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_steps: bool) -> EngineSettings:
     return EngineSettings(
         scheduler=_scheduler_rules(config.section("scheduler")),
         cache=CacheRules(
@@ -153,9 +163,17 @@ def _settings(config: Config, costs: CostSettings, record_steps: bool) -> Engine
             free_order=config["cache.free_order"],
             state=config["cache.state"],
             unregister_unwritten=config["cache.unregister_unwritten"],
+            copy_on_write=config["cache.copy_on_write"],
+            allocation=config["cache.allocation"],
+            block_bytes=budget.block_bytes,
         ),
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
+        beam=BeamRules(
+            config["beam.width"],
+            config["beam.skew"],
+            config["seed"] if config["seeds.beam"] == FROM_SEED else config["seeds.beam"],
+        ),
         batching=config["batching"],
         overlap=config["overlap"],
         tokenize_ns_per_token=round(costs.tokenize_us_per_token * NS_PER_US),

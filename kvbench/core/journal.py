@@ -116,6 +116,22 @@ class Counters:
     """Time that their link was busy."""
     unwritten_hits: int = 0
     """Check mode: blocks that were hit although they had never been computed, as the preset's engine allows."""
+    saved_blocks_mean: float = 0.0
+    """Entries of all block tables minus the blocks used, time-weighted: what sharing saves."""
+    saved_blocks_share: float = 0.0
+    """Of the entries of all block tables: the blocks without sharing."""
+    copied_blocks: int = 0
+    """Shared blocks that were copied because one of their holders wrote."""
+    copied_bytes: int = 0
+    """On each device."""
+    kv_tokens_mean: float = 0.0
+    """Token slots of used blocks that hold a token, time-weighted; the next three are those that hold none."""
+    kv_reserved_mean: float = 0.0
+    """Will be written by the sequence that reserved them (reservations)."""
+    kv_internal_mean: float = 0.0
+    """Will never be, or lie in the unfilled tail of a table (paged)."""
+    kv_external_mean: float = 0.0
+    """Slots of free blocks while no stretch of them is long enough for the head of the queue (reservations)."""
 
 
 @dataclass(frozen=True)

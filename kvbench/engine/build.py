@@ -20,6 +20,7 @@ from ..scheduler.calendar import make_calendar
 from ..scheduler.shadow import make_shadow
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
 from ..scheduler.state_columns import (
+    ALLOCATIONS,
     CACHE_KINDS,
     NO_FAULT,
     NO_SEQ,
@@ -28,7 +29,9 @@ from ..scheduler.state_columns import (
     TRANSITIONS,
 )
 from ..scheduler.waiting_order import LPM, ORDERS, order_of
-from .settings import PREFILL_FIRST, EngineSettings
+from .forking import check_requests, with_beams
+from .lineage import lineage_table
+from .settings import PREFILL_FIRST, EngineSettings, check_rules
 
 _CALENDAR_BLOCK_TOKENS = 4
 """Below, nearly every decode opens a block, and the calendar only adds work."""
@@ -48,13 +51,19 @@ def build_engine(
     log      how many evictions to record, for tests
     """
     requests.check()
+    check_rules(settings)
+    requests = with_beams(requests, settings)
+    check_requests(requests, settings)
     rules = settings.scheduler
     bt = settings.block_tokens
     prefill_first = rules.discipline == PREFILL_FIRST and settings.batching != "static"
     seqs = _sequences(requests, settings)
     num = int(seqs.request.size)
     num_slots = min(rules.max_running_requests if prefill_first else rules.max_num_seqs, num) + 4
+    num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
     longest = int((requests.prompt_tokens + np.maximum(requests.max_tokens, requests.output_tokens)).max())
+    if settings.cache.allocation != "paged":  # a whole stretch
+        longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
     kind = settings.cache.kind
     fast = settings.fast and calendar_fits(settings)
@@ -64,6 +73,8 @@ def build_engine(
     capacity = blocks * bt
     if prefill_first:  # admission asks for strictly more than prompt + output + one block
         capacity -= bt + 1
+    if settings.cache.allocation == "buddy":
+        capacity = (1 << blocks.bit_length() - 1) * bt
     policy = eviction(settings)
     block_ns = block_costs(policy, costs, bt, max_blocks)
     free_arrivals = np.flatnonzero(np.repeat(requests.after == NONE, requests.samples)).astype(np.int64)
@@ -77,8 +88,8 @@ def build_engine(
         "block_keys": block_keys(requests, bt),
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
-        "copies": make_operations(settings.backup_ns_per_block, settings.fence),
-        "shadow": make_shadow(blocks, settings.check),
+        "backups": make_operations(settings.backup_ns_per_block, settings.fence),
+        "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
         "journal": Journal(
             np.empty(4096, np.int64),
             np.empty(4096, np.int64),
@@ -109,11 +120,16 @@ def build_engine(
         "overlap": settings.overlap,
         "flight": np.zeros((num_slots + 4 if settings.overlap else 1, 3), np.int64),
         "held": np.zeros(num + 4, np.int64),
-        "concurrency": settings.concurrency,
+        "concurrency": settings.concurrency * max(settings.beam.width, 1),
         "closed_loop": settings.closed_loop,
         "tokenize_ns": settings.tokenize_ns_per_token,
         "refuse": refuse,
         "capacity_tokens": capacity,
+        "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
+        "kept_head": NO_SLOT,
+        "kept_tail": NO_SLOT,
+        "beam_rank": np.arange(num) - seqs.first[seqs.request],
+        "copies": np.zeros((num_slots + 4, 2), np.int64),
         "queue_head": NO_SEQ,
         "queue_tail": NO_SEQ,
         "empty_plans": 0,
@@ -134,6 +150,8 @@ def calendar_fits(settings: EngineSettings) -> bool:
     if is_ranked(settings):  # due blocks are registered in one go, without the depths a policy wants
         return False
     if settings.batching == "static" or settings.overlap or settings.block_tokens < _CALENDAR_BLOCK_TOKENS:
+        return False
+    if settings.cache.copy_on_write or settings.cache.allocation != "paged":
         return False
     if s.discipline == PREFILL_FIRST:
         return not s.enable_mixed_chunk and settings.cache.kind != "hash"
@@ -300,6 +318,12 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "prefill_max": s.prefill_max_requests,
         "lpm_fallback": s.lpm_fallback_waiting,
         "ignore_eos": s.ignore_eos,
+        "copy_on_write": settings.cache.copy_on_write,
+        "allocation": ALLOCATIONS[settings.cache.allocation],
+        "beam_width": settings.beam.width,
+        "beam_skew": settings.beam.skew,
+        "beam_seed": settings.beam.seed % (1 << 63),
+        "block_bytes": settings.cache.block_bytes,
         "allowed": allowed,
     }
     return Rules(*(values[name] for name in Rules.fields))

@@ -98,7 +98,7 @@ def note_next_event(e):
     time_ns = e.events[0, _TIME] if e.num_events > 0 else NEVER_NS
     if e.next_arrival < e.arrive_order.size:
         time_ns = min(time_ns, e.seqs.arrival[e.arrive_order[e.next_arrival]])
-    if e.copies.ns_per_block > 0:
+    if e.backups.ns_per_block > 0:
         time_ns = min(time_ns, next_end(e))
     e.next_ns = time_ns
 
@@ -109,7 +109,7 @@ def deliver(e):
 
     returns  the sequence to be cancelled (call again afterwards), or NO_SEQ when all is delivered
     """
-    if e.copies.ns_per_block > 0 and next_end(e) <= e.now:
+    if e.backups.ns_per_block > 0 and next_end(e) <= e.now:
         end_copies(e)
         note_next_event(e)
     while e.next_ns <= e.now:

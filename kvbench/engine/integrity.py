@@ -20,13 +20,19 @@ from ..scheduler.state_columns import (
     COMPUTED,
     ENDED,
     FIRST_TERMINAL,
+    FOLLOWS,
     FREE_SLOT,
+    KEPT,
+    KEPT_SLOT,
     NEXT,
+    NO_REQUEST,
     NODE,
+    PARENT,
     PHASE,
     PUBLISHED,
     RADIX,
     SEQ,
+    WANTED,
 )
 from .integrity_order import check_hash_order, check_tree_order
 from .probe import settle_slots
@@ -40,6 +46,8 @@ def check_integrity(e: Engine) -> None:
         _check_radix(e, holders)
     else:
         _check_list(e, holders)
+    if e.rules.copy_on_write:
+        _check_forks(e, holders)
     rec = e.slots.rec
     _same("context", e.context, int(rec[holders, COMPUTED].sum()))
     _same("table_blocks", e.table_blocks, int(rec[holders, BLOCKS].sum()))
@@ -80,7 +88,7 @@ def _holders(e: Engine) -> list[int]:
 
 def _copies(e: Engine) -> list[tuple[list[int], int]]:
     """Blocks and locked node of every copy under way, which holds them if there is a fence."""
-    ops = e.copies
+    ops = e.backups
     if np.any(np.bincount(_copied(e), minlength=e.pool.in_flight.size) != e.pool.in_flight):
         raise KvbenchError("integrity: blocks and the operations in flight on them disagree")
     if not ops.fence:
@@ -90,7 +98,7 @@ def _copies(e: Engine) -> list[tuple[list[int], int]]:
 
 
 def _copied(e: Engine) -> I64:
-    ops = e.copies
+    ops = e.backups
     first = ops.rows[ops.head, OP_FIRST] if ops.head < ops.tail else ops.filled
     return ops.blocks[first : ops.filled].astype(np.int64)
 
@@ -138,6 +146,23 @@ def _check_list(e: Engine, holders: list[int]) -> None:
     if {int(contents[b]) for b in entries} != hashed:
         raise KvbenchError("integrity: the hash map and the block records disagree")
     check_hash_order(e.pool, e.hashes)
+
+
+def _check_forks(e: Engine, holders: list[int]) -> None:
+    """Who waits for a prompt holds nothing; each kept table is in the list, and somebody may still want it."""
+    rec, lineage = e.slots.rec, e.lineage
+    kept = [s for s in holders if rec[s, PHASE] == KEPT]
+    _same("kept tables", _length(e.kept_head, rec[:, NEXT]), len(kept))
+    for slot in kept:
+        request = int(e.seqs.request[rec[slot, SEQ]])
+        _same(f"slot of the table kept for request {request}", int(lineage[request, KEPT_SLOT]), slot)
+        if lineage[request, WANTED] < 1:
+            raise KvbenchError(f"integrity: nobody wants the table that is kept for request {request}")
+    if any(rec[s, BLOCKS] > 0 for s in holders if rec[s, PHASE] == FOLLOWS):
+        raise KvbenchError("integrity: a sequence that waits for a prompt holds blocks")
+    waiting = Counter(int(parent) for parent in lineage[:, PARENT] if parent != NO_REQUEST)
+    for request, wanted in enumerate(lineage[:, WANTED].tolist()):
+        _same(f"turns that want the table of request {request}", wanted, waiting[request])
 
 
 # ---------------------------------------------------------------- ring: the tree owns what is cached

@@ -18,12 +18,14 @@ from numba import njit, types
 
 from ..core.jit import PLAIN, inline
 from ..core.units import NEVER_NS
-from ..costs.tables import HOST, add_prefill, clear, set_decode, step_ns
+from ..costs.tables import COPY_BYTES, HOST, add_prefill, clear, set_decode, step_ns
 from ..scheduler import (
+    copy_on_write,
     kv,
     overlapped,
     prefill_first,
     prefill_first_calendar,
+    reservation,
     shadow,
     static,
     token_budget,
@@ -37,6 +39,7 @@ from ..scheduler.state_columns import (
     NO_FAULT,
     NO_SEQ,
     NO_SLOT,
+    PAGED,
     PHASE,
     PLAN_SLOT,
     PLAN_START,
@@ -58,6 +61,7 @@ def execute(e):
     """Nanoseconds of the planned step, the host's part included; e.resources tells the parts."""
     rec, plan, query = e.slots.rec, e.plan, e.query
     clear(query)
+    query[COPY_BYTES] = e.copy_bytes
     batch, context, tokens, chunks = 0, 0, 0, 0
     for row in range(e.num_plan):
         if rec[plan[row, PLAN_SLOT], PHASE] == IN_DECODE:
@@ -85,11 +89,14 @@ def account(e, start, duration, evicted):
     """Counters of a step: time-weighted use of memory, and a journal row if asked for."""
     tokens = e.prefill_tokens + e.decode_rows
     used = kv.used_blocks(e)
-    waste = e.table_blocks * e.rules.block_tokens - e.context - tokens
+    waste = e.table_blocks * e.rules.block_tokens - e.context - tokens - e.shared_slack
     # Differences of rounded times add up exactly, and microseconds keep the sums far from overflow.
     weight = (start + duration) // 1000 - start // 1000
     e.used_us += used * weight
     e.waste_us += waste * weight
+    e.table_us += e.table_blocks * weight
+    e.internal_us += e.internal_slots * weight
+    e.external_us += e.external_slots * weight
     e.busy_us += weight
     e.busy_ns += duration
     e.used_peak = max(e.used_peak, used)
@@ -252,7 +259,7 @@ DISCIPLINES = {
     module.__name__.rpartition(".")[2]: Discipline(
         module.__name__.rpartition(".")[2], module.schedule, module.commit, module.cancel
     )
-    for module in (token_budget, token_budget_calendar, prefill_first, prefill_first_calendar, static)
+    for module in (token_budget, token_budget_calendar, prefill_first, prefill_first_calendar, static, copy_on_write)
 }
 DISCIPLINES |= {
     name + "_overlapped": replace(DISCIPLINES[name], name=name + "_overlapped", commit=commit)
@@ -270,11 +277,17 @@ DISCIPLINES |= {
     )
 }
 
+DISCIPLINES["reservation"] = replace(DISCIPLINES["token_budget"], name="reservation", schedule=reservation.schedule)
+
 
 def discipline_of(engine: Engine) -> Discipline:
     """The scheduler that the engine's rules ask for."""
     if engine.rules.static:
         return DISCIPLINES["static"]
+    if engine.rules.copy_on_write:
+        return DISCIPLINES["copy_on_write"]
+    if engine.rules.allocation != PAGED:
+        return DISCIPLINES["reservation"]
     name = "prefill_first" if engine.rules.prefill_first else "token_budget"
     name += "_calendar" if engine.calendar.active else "_overlapped" if engine.overlap else ""
     return DISCIPLINES[name + "_sorted" if engine.rules.order != FCFS else name]

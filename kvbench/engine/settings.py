@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core.errors import UsageError
+
 # Which requests a step takes first.
 TOKEN_BUDGET = "token-budget"
 """vLLM: no phases; running requests first, then waiting ones, out of one token budget."""
@@ -73,6 +75,23 @@ class CacheRules:
     """At t = 0: cold, warm, prefilled; see engine.warm."""
     unregister_unwritten: bool = False
     """A preemption takes back registrations of blocks that were never computed (vLLM leaves them)."""
+    copy_on_write: bool = False
+    """token-budget: samples, beams and turns fork, a shared block is copied when it is written (vLLM v0)."""
+    allocation: str = "paged"
+    """token-budget without a cache: contiguous, buddy, oracle reserve at admission; see scheduler.reservation."""
+    block_bytes: int = 0
+    """Bytes of a block's KV on one device: what a copy moves."""
+
+
+@dataclass(frozen=True)
+class BeamRules:
+    """`beam.<name>` keys and `seeds.beam`; they need copy_on_write."""
+
+    width: int = 0
+    """Beams of every request; 0 = off."""
+    skew: float = 0.5
+    """A survivor draws its parent of place i with weight skew ** i."""
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +102,7 @@ class EngineSettings:
     cache: CacheRules
     block_tokens: int = 16
     max_model_len: int = 131072
+    beam: BeamRules = BeamRules()
     batching: str = "continuous"
     """continuous, static (a batch is formed when the engine is empty and runs to its longest member)"""
     overlap: bool = False
@@ -105,3 +125,30 @@ class EngineSettings:
     """Whole blocks are copied to host memory as they are computed, on a queue of its own; 0 = no."""
     fence: bool = True
     """Blocks that are let go wait for copies that read them; false is a fault, for checks to find."""
+
+
+def check_rules(settings: EngineSettings) -> None:
+    """Raise UsageError on rules of memory that do not go together, or not with the scheduler."""
+    cache = settings.cache
+    is_vllm = settings.scheduler.discipline == TOKEN_BUDGET and settings.batching == "continuous"
+    reserves = cache.allocation != "paged"
+    if settings.beam.width > 0 and not cache.copy_on_write:
+        raise UsageError("beam.width needs cache.copy_on_write = true: beams fork at every step")
+    if cache.copy_on_write and (not is_vllm or cache.kind == "radix"):
+        raise UsageError(
+            "cache.copy_on_write is a rule of vLLM (SGLang shares whole blocks only): it needs continuous batching, "
+            "scheduler.discipline = token-budget and cache.kind = hash or none; try --preset vllm"
+        )
+    if reserves and (not is_vllm or cache.kind != "none" or cache.copy_on_write):
+        raise UsageError(
+            f"cache.allocation = {cache.allocation} shares no blocks: it needs continuous batching, "
+            "scheduler.discipline = token-budget, cache.kind = none and cache.copy_on_write = false"
+        )
+    if settings.overlap and (cache.copy_on_write or reserves):
+        rule = "cache.copy_on_write" if cache.copy_on_write else f"cache.allocation = {cache.allocation}"
+        raise UsageError(f"{rule} runs step after step; set overlap = false")
+    if cache.allocation == "contiguous" and cache.num_blocks * settings.block_tokens < settings.max_model_len:
+        raise UsageError(
+            f"cache.allocation = contiguous reserves max_model_len = {settings.max_model_len} tokens and the cache has "
+            f"{cache.num_blocks * settings.block_tokens}; lower max_model_len or raise cache.blocks"
+        )

@@ -89,7 +89,7 @@ class Simulation:
         while not done:
             done = self.advance(NEVER_NS, _SLICE_STEPS)
             if progress is not None:
-                progress(int(self.engine.num_done), self.num_sequences)
+                progress(int(self.engine.num_done) // max(self.settings.beam.width, 1), self.num_sequences)
         check_integrity(self.engine)
         return True
 
@@ -117,26 +117,28 @@ class Simulation:
         e = self.engine
         settle_slots(e)
         q = e.seqs.read()
-        status = np.full(self.num_sequences, core_journal.PARTIAL, np.int64)
+        status = np.full(q["state"].size, core_journal.PARTIAL, np.int64)
         for state, name in _STATUS_OF_STATE.items():
             status[q["state"] == state] = name
         first = q["first"]
         generated = q["generated"].copy()
         running = np.flatnonzero(q["slot"] >= 0)
         generated[running] = e.slots.rec[q["slot"][running], GENERATED]
+        sample = np.arange(status.size) - first[q["request"]]
+        heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
         return core_journal.Journal(
-            request_index=q["request"],
-            sample=np.arange(self.num_sequences) - first[q["request"]],
-            status=status,
-            arrival_ns=q["arrival"],
-            queued_ns=q["queued"],
-            scheduled_ns=q["scheduled"],
-            first_token_ns=q["first_token"],
-            finish_ns=q["finish"],
-            cached_tokens=q["cached"],
-            output_tokens=generated,
-            recomputed_tokens=q["recomputed"],
-            preemptions=q["preemptions"],
+            request_index=q["request"][heard],
+            sample=sample[heard],
+            status=status[heard],
+            arrival_ns=q["arrival"][heard],
+            queued_ns=q["queued"][heard],
+            scheduled_ns=q["scheduled"][heard],
+            first_token_ns=q["first_token"][heard],
+            finish_ns=q["finish"][heard],
+            cached_tokens=q["cached"][heard],
+            output_tokens=generated[heard],
+            recomputed_tokens=q["recomputed"][heard],
+            preemptions=q["preemptions"][heard],
             itl_gap_ns=e.journal.gap[: e.journal.rows],
             itl_count=e.journal.count[: e.journal.rows],
             steps=e.journal.steps[: e.journal.num_steps],
@@ -152,6 +154,7 @@ class Simulation:
         pool = self.engine.pool.read()
         used_us, busy_us = e["used_us"], max(e["busy_us"], 1)
         block_us = max(used_us * self.settings.block_tokens, 1)
+        internal_us = e["waste_us"] if self.settings.cache.allocation == "paged" else e["internal_us"]
         return Counters(
             end_ns=e["now"],
             num_steps=e["num_steps"],
@@ -176,9 +179,17 @@ class Simulation:
             host_ns=e["host_ns"],
             exposed_host_ns=e["exposed_ns"],
             device_ns=e["device_ns"],
-            backup_blocks=self.engine.copies.moved,
-            backup_ns=self.engine.copies.busy_ns,
+            backup_blocks=self.engine.backups.moved,
+            backup_ns=self.engine.backups.busy_ns,
             unwritten_hits=self.engine.shadow.unwritten_hits,
+            saved_blocks_mean=(e["table_us"] - used_us) / busy_us,
+            saved_blocks_share=(e["table_us"] - used_us) / max(e["table_us"], 1),
+            copied_blocks=e["copied_blocks"],
+            copied_bytes=e["copied_blocks"] * self.settings.cache.block_bytes,
+            kv_tokens_mean=(used_us * self.settings.block_tokens - e["waste_us"]) / busy_us,
+            kv_reserved_mean=(e["waste_us"] - internal_us) / busy_us,
+            kv_internal_mean=internal_us / busy_us,
+            kv_external_mean=e["external_us"] / busy_us,
         )
 
 

@@ -124,6 +124,22 @@ def _scalars(
         "host_time_exposed": (counters.exposed_host_ns / NS_PER_S, "s"),
         "device_time": (counters.device_ns / NS_PER_S, "s"),
         "device_idle": (_share_idle(counters.device_ns, wall_ns), "share of duration"),
+        "saved_blocks_mean": (float(counters.saved_blocks_mean), "blocks"),
+        "saved_blocks_share": (float(counters.saved_blocks_share), "share of blocks without sharing"),
+        "copied_blocks": (int(counters.copied_blocks), "blocks"),
+        "copied_bytes": (int(counters.copied_bytes), "bytes"),
+        **_kv_shares(counters),
+    }
+
+
+def _kv_shares(counters: Counters) -> dict[str, tuple[float | int | None, str]]:
+    """What the token slots hold that are used, or free and of no use. Paged memory has internal waste only."""
+    names = ("tokens", "reserved", "internal", "external")
+    slots = {name: float(getattr(counters, f"kv_{name}_mean")) for name in names}
+    total = sum(slots.values())
+    return {
+        f"kv_{name}_share": (mean / total if total else None, "share of used and unusable slots")
+        for name, mean in slots.items()
     }
 
 

@@ -126,6 +126,8 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
             "tail waste",
             f"mean {_decimal(s['tail_waste_mean'], 0)} tokens ({_percent(s['tail_waste_share'])} of used slots)",
         ),
+        *_sharing(record),
+        *_reservation(record),
         ("metadata", size(int(s["metadata"] or 0))),
         ("evictions", f"{_decimal(s['evicted_blocks'], 0)} blocks"),
         (
@@ -158,6 +160,36 @@ def _bounds(s: Summary) -> list[tuple[str, str]]:
             "at most",
             f"{_percent(s['hit_rate_optimum'])} in {_decimal(s['blocks'], 0)} blocks with the future known (a bound), "
             f"{_percent(s['hit_rate_infinite'])} in an infinite cache",
+        )
+    ]
+
+
+def _sharing(record: RunRecord) -> list[tuple[str, str]]:
+    """What copy on write saves and costs, where it is on."""
+    s = record.summary
+    if not record.copy_on_write:
+        return []
+    return [
+        (
+            "sharing",
+            f"{_percent(s['saved_blocks_share'])} of the blocks without sharing saved (mean "
+            f"{_decimal(s['saved_blocks_mean'], 0)}); {_decimal(s['copied_blocks'], 0)} blocks copied on write "
+            f"({size(int(s['copied_bytes'] or 0))})",
+        )
+    ]
+
+
+def _reservation(record: RunRecord) -> list[tuple[str, str]]:
+    """What reserved memory holds, where it is not paged."""
+    s = record.summary
+    if record.allocation == "paged":
+        return []
+    return [
+        (
+            "KV slots",
+            f"{_percent(s['kv_tokens_share'])} hold a token, {_percent(s['kv_reserved_share'])} reserved, "
+            f"{_percent(s['kv_internal_share'])} internal, {_percent(s['kv_external_share'])} external "
+            f"(cache.allocation = {record.allocation})",
         )
     ]
 

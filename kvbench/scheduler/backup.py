@@ -23,7 +23,7 @@ def back_up(e, slot, node):
 
     Not of a prompt that is computed in part: were it preempted, it would come back to copies that hold its memory.
     """
-    if e.copies.ns_per_block > 0 and e.slots.rec[slot, COMPUTED] >= e.seqs.prompt[e.slots.rec[slot, SEQ]]:
+    if e.backups.ns_per_block > 0 and e.slots.rec[slot, COMPUTED] >= e.seqs.prompt[e.slots.rec[slot, SEQ]]:
         _begin(e, slot, node)
 
 
@@ -36,9 +36,9 @@ def _begin(e, slot, node):
         return
     row = e.slots.table[slot]
     q.backed[seq] = stop
-    if e.copies.fence:
+    if e.backups.fence:
         _hold(e, row, start, stop, node)
-    end = operations.begin(e.copies, e.pool, seq, row, start, stop, node, e.now)
+    end = operations.begin(e.backups, e.pool, seq, row, start, stop, node, e.now)
     e.next_ns = min(e.next_ns, end)
 
 
@@ -55,7 +55,7 @@ def _hold(e, row, start, stop, node):
 @inline
 def next_end(e):
     """When the first copy under way is done, or a time beyond all others."""
-    ops = e.copies
+    ops = e.backups
     if ops.head == ops.tail:
         return np.int64(1) << 62
     return ops.rows[ops.head, OP_END]
@@ -64,7 +64,7 @@ def next_end(e):
 @jit
 def end_copies(e):
     """What has been copied by now is let go."""
-    ops = e.copies
+    ops = e.backups
     while ops.head < ops.tail and ops.rows[ops.head, OP_END] <= e.now:
         at = operations.end_next(ops, e.pool)
         if not ops.fence:

@@ -192,4 +192,24 @@ CACHE_KEYS: tuple[Key, ...] = (
         "a preemption before execution takes back the blocks it registered",
     ),
     Key("cache.backup", "bool", False, "", "copy computed blocks to host memory, on a queue of its own"),
+    Key(
+        "cache.copy_on_write",
+        "bool",
+        False,
+        "",
+        "samples, beams and turns fork and share partial blocks, as vLLM v0 (token-budget)",
+    ),
+    Key(
+        "cache.allocation",
+        "choice",
+        "paged",
+        "",
+        "contiguous: max_model_len each, buddy: next power of two, oracle: final length (token-budget, kind none)",
+        ("paged", "contiguous", "buddy", "oracle"),
+    ),
+)
+
+BEAM_KEYS: tuple[Key, ...] = (
+    Key("beam.width", "int", 0, "beams", "of every request; it has one result. 0 = off", low=0, high=256),
+    Key("beam.skew", "float", 0.5, "", "a survivor draws its parent of place i as skew ** i", low=0, high=1),
 )

@@ -44,14 +44,21 @@ def start_of(e, seq, hits):
 @inline
 def admit(e, seq, hits, link):
     """A waiting sequence gets a slot, its hits and the KV that came with it. The caller takes it off the list."""
-    q = e.seqs
     start = start_of(e, seq, hits)
     slot = open_slot(e, seq)
     kv.attach(e, slot, hits, link)
     if start > hits * e.rules.block_tokens:
         kv.install(e, slot, start)
-    q.backed[seq] = hits
-    matched = hits * e.rules.block_tokens
+    e.seqs.backed[seq] = hits
+    count_admission(e, seq, hits * e.rules.block_tokens)
+    set_state(e, seq, PREFILLING)
+    return slot
+
+
+@inline
+def count_admission(e, seq, matched):
+    """An admission found `matched` tokens: hits if it is the first one, less to recompute after a preemption."""
+    q = e.seqs
     if q.scheduled[seq] < 0:
         q.scheduled[seq] = e.now
         q.cached[seq] = matched
@@ -61,8 +68,6 @@ def admit(e, seq, hits, link):
         again = max(q.lost[seq] - matched, 0)
         q.recomputed[seq] += again
         e.recomputed_tokens += again
-    set_state(e, seq, PREFILLING)
-    return slot
 
 
 @inline

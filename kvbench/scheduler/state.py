@@ -125,6 +125,12 @@ class Rules:
     prefill_max: "i8"
     lpm_fallback: "i8"
     ignore_eos: "b1"
+    copy_on_write: "b1"
+    allocation: "i8"
+    beam_width: "i8"
+    beam_skew: "f8"
+    beam_seed: "i8"
+    block_bytes: "i8"
     allowed: "i8[:,::1]"
 
 
@@ -168,6 +174,12 @@ class Engine:
     host_ns, exposed_ns  host time of all steps; of it, what the device waited for
     device_ns      time in which the device computed
     table_blocks, context   sums of BLOCKS and COMPUTED over slots that hold memory
+    lineage        (requests, 4) who goes on from whom, see state_columns; kept_head, kept_tail: kept tables by age
+    beam_rank      (sequences,) place of a beam among its request's, 0 = best
+    copies         (rows, 2) block copies of this step, in order; num_copies of them, copy_bytes in all
+    copied_blocks  of all steps
+    shared_slack   token slots that `table_blocks` counts again in shared partial blocks
+    internal_slots, external_slots   of this step under reservations, see reservation
     *_us           time-weighted sums over steps, in block (or token) microseconds
     """
 
@@ -180,7 +192,7 @@ class Engine:
     block_keys: "BlockKeys"
     calendar: "Calendar"
     costs: "CostTables"
-    copies: "Operations"
+    backups: "Operations"
     shadow: "Shadow"
     journal: "Journal"
     plan: "i8[:,::1]"
@@ -246,6 +258,17 @@ class Engine:
     host_ns: "i8"
     exposed_ns: "i8"
     device_ns: "i8"
+    lineage: "i8[:,::1]"
+    kept_head: "i8"
+    kept_tail: "i8"
+    beam_rank: "i8[::1]"
+    copies: "i8[:,::1]"
+    num_copies: "i8"
+    copy_bytes: "i8"
+    copied_blocks: "i8"
+    shared_slack: "i8"
+    internal_slots: "i8"
+    external_slots: "i8"
     num_steps: "i8"
     decode_steps: "i8"
     prefill_steps: "i8"
@@ -258,6 +281,9 @@ class Engine:
     used_peak: "i8"
     used_us: "i8"
     waste_us: "i8"
+    table_us: "i8"
+    internal_us: "i8"
+    external_us: "i8"
     busy_us: "i8"
     busy_ns: "i8"
 

@@ -78,14 +78,28 @@ TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
 # ROW        its row in the plan of this step
 
 # PHASE of a slot
-FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED = range(4)
+FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED, FOLLOWS, KEPT = range(6)
+# FOLLOWS    copy on write: has a place and no memory; forks from a sequence of its request that computes the prompt
+# KEPT       copy on write: not running; the table of a finished sequence that a later turn goes on from
 NO_SLOT = np.int64(-1)
 NO_SEQ = np.int64(-1)
+
+# Columns of Engine.lineage, one row a request (copy on write).
+PARENT, COMMON, WANTED, KEPT_SLOT = range(4)
+# PARENT     request that it goes on from; -1: none, or it has been admitted. COMMON: leading tokens that both have
+# WANTED     requests that go on from it and have not been admitted. KEPT_SLOT: slot of its kept table, or NO_SLOT
+NO_REQUEST = np.int64(-1)
+
+# Columns of Engine.copies.
+COPY_SOURCE, COPY_DESTINATION = range(2)
 
 # Columns of a plan row.
 PLAN_SLOT, PLAN_START, PLAN_TOKENS, PLAN_BLOCKS_BEFORE = range(4)
 
 RADIX, HASHED, UNCACHED = range(3)
+PAGED, CONTIGUOUS, BUDDY, ORACLE = range(4)
+ALLOCATIONS = {"paged": PAGED, "contiguous": CONTIGUOUS, "buddy": BUDDY, "oracle": ORACLE}
+
 CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
 
 # Why the loop cannot go on (Engine.fault); the Python side words them.

@@ -50,7 +50,7 @@ def schedule(e):
     budget = _schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
         schedule_waiting(e, budget, threshold)
-    _drop_empty_rows(e)
+    drop_empty_rows(e)
 
 
 @inline
@@ -77,7 +77,7 @@ def _schedule_running(e, budget, threshold):
         if start + tokens > before * bt:
             e.num_plan = rows
             while kept and not kv.extend(e, slot, start + tokens):
-                victim = _victim(e)
+                victim = victim_of(e)
                 if victim == following:
                     following = rec[victim, NEXT]
                 if rec[victim, ROW] >= 0:  # it had been scheduled in this step: its tokens are free again
@@ -104,7 +104,8 @@ def _schedule_running(e, budget, threshold):
 
 
 @inline
-def _victim(e):
+def victim_of(e):
+    """Who is preempted next: the last of the running list, under policy priority the least urgent."""
     if not e.rules.priority:
         return e.slots.tail
     rec = e.slots.rec
@@ -174,7 +175,7 @@ def add_row(e, slot, tokens, blocks_before):
 
 
 @inline
-def _drop_empty_rows(e):
+def drop_empty_rows(e):
     """Rows of sequences that were preempted after they had been scheduled go; the order stays."""
     rec, plan = e.slots.rec, e.plan
     kept = 0

@@ -59,6 +59,7 @@ WHOLE_RUN_KEYS = (
     Key("seeds.arrivals", "int", FROM_SEED, "", "arrivals, cancels, priorities; -1 is `seed`", low=-1),
     Key("seeds.lengths", "int", FROM_SEED, "", "lengths, samples, turns, thinking; -1 is `seed`", low=-1),
     Key("seeds.sharing", "int", FROM_SEED, "", "groups, prefixes, tenants; -1 is `seed`", low=-1),
+    Key("seeds.beam", "int", FROM_SEED, "", "parents of beams; -1 is `seed`", low=-1),
 )
 # fmt: on
 

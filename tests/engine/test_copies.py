@@ -95,7 +95,7 @@ def test_random_workloads_with_copies(name, overlap):
             if "did not get the blocks" in str(error):  # SGLang dies there too
                 return
             raise
-        copies = simulation.engine.copies
+        copies = simulation.engine.backups
         assert copies.busy_ns == copies.moved * backup_ns
         ended = copies.rows[copies.head : copies.tail, 1]
         assert np.all(np.diff(ended) >= 0)

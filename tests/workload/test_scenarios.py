@@ -20,8 +20,9 @@ def requests_of(name):
 
 def test_the_list():
     assert SCENARIOS == [
-        "batch-offline", "bursty", "chat", "chat-shared-system", "long-vs-short", "parallel-sampling",
-        "prefix-zipf", "rag", "summarise-long",
+        "batch-offline", "bursty", "chat", "chat-shared-system", "long-vs-short",
+        "paper-paged-attention", "paper-paged-attention-alpaca", "parallel-sampling", "prefix-zipf", "rag",
+        "summarise-long",
     ]  # fmt: skip
 
 
@@ -58,6 +59,9 @@ def test_what_they_are_named_for():
     assert set(requests_of("parallel-sampling").samples.tolist()) == {8}
     assert (requests_of("long-vs-short").prompt_tokens >= 24_000).mean() == pytest.approx(0.05, abs=0.02)
     assert requests_of("summarise-long").prompt_tokens.mean() > 10_000
+    for name, prompt, output in (("paper-paged-attention", 161, 338), ("paper-paged-attention-alpaca", 19, 58)):
+        assert requests_of(name).prompt_tokens.mean() == pytest.approx(prompt, rel=0.02)
+        assert requests_of(name).output_tokens.mean() == pytest.approx(output, rel=0.02)
     bursty = requests_of("bursty")
     ends = [bursty.arrival_ns[bursty.phase == p].max() / 1e9 for p in range(3)]
     rates = np.bincount(bursty.phase) / np.diff(ends, prepend=0)
