@@ -26,10 +26,10 @@ EVICTION = {
     "filo": "newest",
     "priority": "least urgent, then least recently used",
     "slru": "least recently used among those inserted once, then the rest",
-    "s3fifo": "a small queue filters what is used once, a main one keeps the rest, ghosts are remembered",
+    "s3fifo": "a small queue filters what is used once, a main one keeps the rest, with ghosts",
     "sieve": "oldest first, but spared once by a hand that goes round if used since it came by",
     "lru-k": "by the last use but one (K = 2); used once only goes first",
-    "cost-aware": "least uses x recompute time per block, from the step times, above the age of the cache",
+    "cost-aware": "least uses x recompute time per block (from the step times) above the cache's age",
     "random": "each as likely as any other, by `seed`",
 }
 FREE_ORDERS = ("auto", "tail", "unhashed-first", "append", "sorted-front")
