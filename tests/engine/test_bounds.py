@@ -72,8 +72,9 @@ def test_no_run_finds_more(name):
         try:
             simulation.run()
         except KvbenchError as error:
-            assert "out of KV memory" in str(error)  # where the engine itself would end
-            return
+            if "out of KV memory" in str(error):  # where the engine itself would end
+                return
+            raise
         counters = simulation.counters()
         bounds = bounds_of(simulation)
         assert counters.matched_tokens <= bounds.optimum <= bounds.infinite <= counters.admitted_prompt_tokens
