@@ -30,7 +30,7 @@ LABEL_HEIGHT = 0.06
 MARGIN = 0.12
 """Room below the lowest line, as a share of the span of all."""
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "kvbench",
     "svg.fonttype": "none",
     "font.family": ["DejaVu Sans", "sans-serif"],

@@ -125,3 +125,12 @@ def test_blocks_of_a_visit_that_goes_on_need_not_wait(capacity):
     reuses = find_reuses(keys, visits)
     assert (reuses.at_once, reuses.total) == (4, 8)
     assert most_hits(reuses, [capacity]) == [4 + min(capacity, 4)]
+
+
+def test_a_short_visit_within_a_long_one_does_not_end_it():
+    keys = BlockKeys(np.arange(4), np.zeros(3, np.int32), np.full(3, 7))
+    four = np.full(3, 4)
+    reuses = find_reuses(
+        keys, Visits(np.arange(3), np.zeros(3, np.int64), four, four, np.array([0, 1, 3]), np.array([5, 2, 4]))
+    )
+    assert (reuses.at_once, reuses.total) == (8, 8)
