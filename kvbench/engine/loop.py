@@ -234,7 +234,7 @@ def discipline_of(engine: Engine) -> Discipline:
 
 
 @cache
-def _compiled_advance() -> Callable[..., int]:
+def compiled_advance() -> Callable[..., int]:
     """The loop takes its scheduler as function pointers (3 ns a call): only one is compiled, and loaded from disk."""
     if PLAIN:
         return _advance
@@ -248,4 +248,4 @@ def _compiled_advance() -> Callable[..., int]:
 def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     """Run an engine; see _advance. Two engines are advanced in turn by two calls."""
     d = discipline_of(engine)
-    return _compiled_advance()(engine, until_ns, max_steps, d.schedule, d.commit, d.cancel)
+    return compiled_advance()(engine, until_ns, max_steps, d.schedule, d.commit, d.cancel)
