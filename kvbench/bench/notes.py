@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,6 +37,13 @@ def honest_notes(cache_state: str, journal: Journal) -> tuple[str, ...]:
                 "along; these latencies measure the backlog, not the system at a rate it can bear"
             )
     return tuple(notes)
+
+
+def fault_notes(faults: Sequence[str]) -> tuple[str, ...]:
+    """One line for each planted fault. They belong before everything else: such a table cannot be trusted."""
+    return tuple(
+        f"PLANTED FAULT faults.{name}: this engine is wrong on purpose, and so is the table" for name in faults
+    )
 
 
 def _queue_grew(journal: Journal, finished: NDArray[np.bool_]) -> bool:

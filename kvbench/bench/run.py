@@ -32,7 +32,7 @@ from ..workload.build import build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
-from .notes import honest_notes
+from .notes import fault_notes, honest_notes
 from .system import System, build_system
 
 Progress = Callable[[int, int], None]
@@ -171,7 +171,12 @@ def _record(
         machine=cpu_name(),
         path=counters.path,
         memory=memory_lines(system),
-        notes=(*requests.notes, *costs.notes, *honest_notes(config["cache.state"], journal)),
+        notes=(
+            *fault_notes(system.settings.faults),
+            *requests.notes,
+            *costs.notes,
+            *honest_notes(config["cache.state"], journal),
+        ),
         complete=complete,
         summary=summarise(journal, requests, counters),
     )

@@ -134,6 +134,7 @@ def _settings(config: Config, costs: CostSettings, record_steps: bool) -> Engine
             free_order=config["cache.free_order"],
             state=config["cache.state"],
             unregister_unwritten=config["cache.unregister_unwritten"],
+            hit_same_step=config["cache.hit_same_step"],
         ),
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
@@ -145,7 +146,13 @@ def _settings(config: Config, costs: CostSettings, record_steps: bool) -> Engine
         record_steps=record_steps,
         fast=config["path"] == "auto",
         seed=config["seed"],
+        faults=planted_faults(config),
     )
+
+
+def planted_faults(config: Config) -> tuple[str, ...]:
+    """Names of the faults that are switched on."""
+    return tuple(name for name, on in config.section("faults").items() if on)
 
 
 def _scheduler_rules(values: Mapping[str, Any]) -> SchedulerRules:

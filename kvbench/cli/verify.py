@@ -110,3 +110,38 @@ def _numbers(text: str | None) -> list[int] | None:
     if not all(part.strip().isdecimal() for part in parts):
         raise UsageError(f"--requests {text}: write numbers with commas between them, for example 0,4,7")
     return [int(part) for part in parts]
+
+
+@verify_command.command("faults")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def faults_command(quiet: bool) -> int:
+    """Run scenarios of faults that people reported, on a right engine and on a broken one.
+
+    Every run gets every check: the partition of blocks after each step, a shadow of what lies in every block, the sums
+    of counters and rows. The right engine has to pass, the broken one to be caught; what was reported as a figure is
+    measured. Exit code 1 when one of them does not behave.
+    """
+    from ..core.jit import compile_watch
+
+    compile_watch.quiet = quiet
+    from ..report.faults_table import FaultLine, FigureLine, faults_report
+    from ..verify.faults import verify_faults
+
+    with ProgressBar(quiet, "scenarios") as progress:
+        verdicts, figures = verify_faults(progress)
+    lines = [FaultLine(v.fault.name, v.fault.source, v.fault.broken, v.right, v.broken, v.passed) for v in verdicts]
+    measured = [
+        FigureLine(
+            name=f.effect.name,
+            source=f.effect.source,
+            settings=f"first {f.effect.first}, second {f.effect.second}",
+            figure=f.name,
+            first=f.first,
+            second=f.second,
+            direction=f.direction,
+            passed=f.passed,
+        )
+        for f in figures
+    ]
+    click.echo(faults_report(lines, measured), nl=False)
+    return EXIT_OK if all(x.passed for x in (*verdicts, *figures)) else EXIT_FAILED

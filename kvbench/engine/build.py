@@ -21,6 +21,7 @@ from ..scheduler.state_columns import (
     NO_SEQ,
     NO_SLOT,
     NUM_STATES,
+    PLANTED,
     TRANSITIONS,
 )
 from ..scheduler.waiting_order import LPM, ORDERS, order_of
@@ -124,6 +125,7 @@ def calendar_fits(settings: EngineSettings) -> bool:
         return not s.enable_mixed_chunk and settings.cache.kind != "hash"
     return (
         s.policy == "fcfs"
+        and (settings.cache.kind != "hash" or settings.cache.hit_same_step)
         and s.long_prefill_token_threshold == 0
         and s.max_num_seqs <= s.max_num_batched_tokens  # every running sequence decodes in every step
     )
@@ -245,6 +247,8 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "watermark_blocks": int(s.watermark * (settings.cache.num_blocks + 1)),
         "self_preemption_ends": s.self_preemption_ends_step,
         "unregister_unwritten": settings.cache.unregister_unwritten,
+        "hit_same_step": settings.cache.hit_same_step,
+        "planted": sum(PLANTED[name] for name in settings.faults),
         "max_prefill_tokens": s.max_prefill_tokens,
         "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
         "mixed": s.enable_mixed_chunk,

@@ -206,7 +206,7 @@ def _children_agree(tree):
 
 @jit
 def is_intact(e):
-    """Whether everything that `integrity.check_integrity` looks at adds up. Cost: about the blocks and the sequences."""
+    """Whether everything that `integrity.check_integrity` looks at adds up. Cost: O(blocks + sequences)."""
     slot = e.slots.head
     while slot != NO_SLOT:
         settle(e.calendar, e.slots.rec, slot)

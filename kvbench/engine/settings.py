@@ -73,6 +73,9 @@ class CacheRules:
     """At t = 0: cold, warm, prefilled; see engine.warm."""
     unregister_unwritten: bool = False
     """A preemption takes back registrations of blocks that were never computed (vLLM leaves them)."""
+    hit_same_step: bool = True
+    """hash: a block can be hit in the step that computes it (vLLM); False: from the next step on. A radix tree
+    shows a block only when it is computed."""
 
 
 @dataclass(frozen=True)
@@ -97,5 +100,7 @@ class EngineSettings:
     """Allow the calendar path where the configuration permits it."""
     seed: int = 0
     """Of scheduler.policy random."""
+    faults: tuple[str, ...] = ()
+    """Planted faults by name (state_columns.PLANTED); an engine with one is wrong on purpose."""
     check: bool = False
     """check_integrity after every step (slow; tests)."""

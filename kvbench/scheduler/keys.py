@@ -179,4 +179,16 @@ CACHE_KEYS: tuple[Key, ...] = (
         "",
         "a preemption before execution takes back the blocks it registered",
     ),
+    Key("cache.hit_same_step", "bool", True, "", "hash: a block can be hit in the step that computes it"),
 )
+
+FAULT_KEYS: tuple[Key, ...] = (
+    Key("faults.count_recomputed_hits", "bool", False, "", "FAULT: what a preempted request finds again is a hit"),
+    Key("faults.count_refused_hits", "bool", False, "", "FAULT: each refused admission counts its hits"),
+    Key("faults.leak_on_cancel", "bool", False, "", "FAULT: a cancelled request's own blocks are not given back"),
+    Key(
+        "faults.retract_tokens_for_blocks", "bool", False, "", "FAULT: retraction frees tokens where blocks are needed"
+    ),
+    Key("faults.insertions_never_repeat", "bool", False, "", "FAULT: the radix tree counts no insertion (slru, lfu)"),
+)
+"""Faults that people reported of real engines, planted on request; a run with one says so in its head."""

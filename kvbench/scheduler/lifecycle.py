@@ -13,7 +13,9 @@ from .calendar import note_gap
 from .queues import close_slot, open_slot, queue_by_urgency, queue_front, queue_remove
 from .state import set_state
 from .state_columns import (
+    CANCELLED,
     COMPUTED,
+    COUNT_RECOMPUTED,
     DECODING,
     ENDED,
     FINAL,
@@ -22,6 +24,7 @@ from .state_columns import (
     IN_DECODE,
     KNOWN,
     LAST_TOKEN,
+    LEAK_ON_CANCEL,
     PHASE,
     PREEMPTED,
     PREFILLING,
@@ -60,6 +63,9 @@ def admit(e, seq, hits, link):
         again = max(q.lost[seq] - matched, 0)
         q.recomputed[seq] += again
         e.recomputed_tokens += again
+        if e.rules.planted & COUNT_RECOMPUTED:
+            q.cached[seq] += matched
+            e.matched_tokens += matched
     set_state(e, seq, PREFILLING)
     return slot
 
@@ -95,6 +101,8 @@ def end(e, slot, state):
     """The sequence is over: memory goes back, the journal is closed. The slot stays with its lists."""
     rec = e.slots.rec
     seq = rec[slot, SEQ]
+    if e.rules.planted & LEAK_ON_CANCEL and state == CANCELLED:
+        kv.lose(e, slot)
     kv.release(e, slot)
     e.seqs.generated[seq] = rec[slot, GENERATED]
     e.seqs.last_token[seq] = rec[slot, LAST_TOKEN]

@@ -88,5 +88,16 @@ PLAN_SLOT, PLAN_START, PLAN_TOKENS, PLAN_BLOCKS_BEFORE = range(4)
 RADIX, HASHED, UNCACHED = range(3)
 CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
 
+# Faults that people reported of real engines, planted on request (Rules.planted: their sum).
+COUNT_RECOMPUTED, COUNT_REFUSED, LEAK_ON_CANCEL, TOKENS_FOR_BLOCKS, NO_REPEATS = (1 << i for i in range(5))
+PLANTED = {
+    "count_recomputed_hits": COUNT_RECOMPUTED,
+    "count_refused_hits": COUNT_REFUSED,
+    "leak_on_cancel": LEAK_ON_CANCEL,
+    "retract_tokens_for_blocks": TOKENS_FOR_BLOCKS,
+    "insertions_never_repeat": NO_REPEATS,
+}
+"""Key `faults.<name>` -> its bit."""
+
 # Why the loop cannot go on (Engine.fault); the Python side words them.
 NO_FAULT, BAD_TRANSITION, STUCK, OUT_OF_KV = range(4)

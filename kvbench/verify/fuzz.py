@@ -26,9 +26,9 @@ from ..engine.loop import DONE
 from ..engine.partition import run_checked
 from ..engine.simulation import Simulation
 from ..scheduler.state_columns import NO_FAULT, OUT_OF_KV
-from .fuzz_sums import missing_sum
 from .fuzz_systems import Combination, combinations, draw_settings
 from .fuzz_workload import Ask, draw_asks, request_table, some_of
+from .sums import missing_sum
 
 MOST_REQUESTS = 40
 """Of a round; the check looks at every sequence."""
@@ -53,7 +53,10 @@ class Failure:
 
 @dataclass
 class Tally:
-    """One combination. ended_early: rounds in which the engine itself would have ended (mixed chunks, out of memory)."""
+    """One combination.
+
+    ended_early   rounds in which the engine itself would have ended: out of memory under mixed chunks
+    """
 
     combination: str
     rounds: int = 0
@@ -98,7 +101,7 @@ def fuzz(
     operations: int, seed: int, chosen: Sequence[Combination], progress: Progress = lambda done, total: None
 ) -> list[Tally]:
     """Each combination in turn, until each has had its share of the operations. A failure ends its combination."""
-    tallies = []
+    tallies: list[Tally] = []
     for number, c in enumerate(chosen):
         share = operations * (number + 1) // len(chosen) - operations * number // len(chosen)
         done = sum(t.operations for t in tallies)

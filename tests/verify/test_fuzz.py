@@ -71,7 +71,9 @@ def shows_again(tally: Tally, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert call([*words[1:], "-q"]) == 1
     printed = capsys.readouterr().out.replace("\n  ", " ")
-    assert f"FAILED {failure.combination}, seed 3, round {failure.round}, step {failure.step}: {failure.what}" in printed
+    assert (
+        f"FAILED {failure.combination}, seed 3, round {failure.round}, step {failure.step}: {failure.what}" in printed
+    )
     assert failure.command in printed
 
 

@@ -13,7 +13,7 @@ from kvbench.verify.golden import verify_folder
 from kvbench.verify.record.adapting import Open, merged
 from kvbench.verify.record.adapting import call as call_known
 from kvbench.verify.record.recorder import record
-from kvbench.verify.record.scripts import SCRIPTS, MOST_STEPS
+from kvbench.verify.record.scripts import MOST_STEPS, SCRIPTS
 
 from ..recordings import read_recording
 from ..reference import test_sglang_golden, test_vllm_golden

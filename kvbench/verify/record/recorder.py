@@ -89,7 +89,9 @@ def _row(fields: Fields, script: Script) -> Row:
     """Nested objects become rows too, as they do when a file is read."""
     return Row(
         {
-            k: _row(v, script) if isinstance(v, dict) else [_row(x, script) if isinstance(x, dict) else x for x in v]
+            k: _row(v, script)
+            if isinstance(v, dict)
+            else [_row(x, script) if isinstance(x, dict) else x for x in v]
             if isinstance(v, list)
             else v
             for k, v in fields.items()

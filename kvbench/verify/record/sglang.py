@@ -1,9 +1,9 @@
 """SGLang's radix cache as a subject of recordings.
 
 Written against the public classes of `sglang.srt.mem_cache` as their documentation and signatures give them (0.5.12);
-it cannot be run where SGLang is missing, and no test here runs it against the real package. What tests hold is
-the scripts and the format, on kvbench's own code. The clock is replaced by a counter, so that no two reads tie, and the token
-allocator by one that only notes what is given back to it.
+it cannot be run where SGLang is missing, and no test here runs it against the real package. What tests hold is the
+scripts and the format, on kvbench's own code. The clock is replaced by a counter, so that no two reads tie, and the
+token allocator by one that only notes what is given back to it.
 """
 
 from __future__ import annotations

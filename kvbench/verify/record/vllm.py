@@ -1,9 +1,9 @@
 """vLLM's KV cache manager and scheduler as subjects of recordings.
 
 Written against the public classes of `vllm.v1.core` as their documentation and signatures give them (0.19 to 0.33);
-it cannot be run where vLLM is missing, and no test here runs it against the real package. What tests hold is the scripts
-and the format, on kvbench's own code. One group of full attention, no speculation, synchronous scheduling; hooks only
-watch evictions and preemptions.
+it cannot be run where vLLM is missing, and no test here runs it against the real package. What tests hold is the
+scripts and the format, on kvbench's own code. One group of full attention, no speculation, synchronous scheduling;
+hooks only watch evictions and preemptions.
 """
 
 from __future__ import annotations
@@ -201,9 +201,7 @@ class Scheduling:
         p = self.params
         own = {n: v for n, v in p.items() if n not in ("block_size", "num_blocks", "enable_prefix_caching")}
         scheduling = call(config.SchedulerConfig, is_encoder_decoder=False, **own)
-        caching = call(
-            config.CacheConfig, block_size=p["block_size"], enable_prefix_caching=p["enable_prefix_caching"]
-        )
+        caching = call(config.CacheConfig, block_size=p["block_size"], enable_prefix_caching=p["enable_prefix_caching"])
         caching.num_gpu_blocks = p["num_blocks"]
         whole = Open(
             scheduler_config=scheduling,

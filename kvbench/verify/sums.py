@@ -40,8 +40,13 @@ def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
         ("admitted prompt tokens", counters.admitted_prompt_tokens, int(prompts[scheduled].sum())),
         ("recomputed tokens", counters.recomputed_tokens, int(rows.recomputed_tokens.sum())),
         ("preemptions", counters.preemptions, int(rows.preemptions.sum())),
-        ("preemptions of steps", column["preempted"], counters.preemptions),
-        ("evicted blocks of steps", column["evicted_blocks"], counters.evicted_blocks),
+        # a plan that comes out empty has no row: what it preempted or evicted is in the counters alone
+        ("preemptions, all steps' included", counters.preemptions, max(counters.preemptions, column["preempted"])),
+        (
+            "evictions, all steps' included",
+            counters.evicted_blocks,
+            max(counters.evicted_blocks, column["evicted_blocks"]),
+        ),
         ("prefill tokens of steps", column["prefill_tokens"], counters.prefill_tokens),
         ("decode tokens of steps", column["decode_seqs"], counters.decode_tokens),
         ("time of steps", column["duration_ns"], counters.busy_ns),
@@ -65,8 +70,7 @@ def _impossible_row(simulation: Simulation) -> str:
         "was refused and has run": (rows.status == REFUSED) & (rows.scheduled_ns >= 0),
         "has its first token before it was scheduled": (rows.first_token_ns >= 0)
         & (rows.first_token_ns < rows.scheduled_ns),
-        "ends before its first token": (rows.status != CANCELLED)
-        & (rows.first_token_ns > rows.finish_ns),
+        "ends before its first token": (rows.status != CANCELLED) & (rows.first_token_ns > rows.finish_ns),
     }
     for what, rows_that in bad.items():
         if rows_that.any():
@@ -75,17 +79,18 @@ def _impossible_row(simulation: Simulation) -> str:
 
 
 def _uncomputed(simulation: Simulation) -> str:
-    """Every token of every sequence was computed, hit, or computed again: none was had for nothing.
+    """Tokens that were computed against prompts, outputs and what was computed again, less the hits.
 
-    Exact when nobody was preempted and all finished. Else less may have been computed: who comes back may hit what
-    others have computed meanwhile, and who is cancelled leaves its last tokens out.
+    Equal when nobody was preempted and all finished. Else less may have been computed: who comes back may hit what
+    others have computed meanwhile, and who is cancelled leaves tokens out. More never: a hit that is no hit, or is
+    counted twice, shows here.
     """
     rows, counters = simulation.journal(), simulation.counters()
     prompt = simulation.requests.prompt_tokens[rows.request_index]
-    ran = rows.first_token_ns >= 0
-    need = int((prompt + rows.output_tokens - 1 - rows.cached_tokens)[ran].sum()) + counters.recomputed_tokens
+    ran, finished = rows.scheduled_ns >= 0, rows.status == FINISHED
+    need = int((prompt + rows.output_tokens - finished - rows.cached_tokens)[ran].sum()) + counters.recomputed_tokens
     done = counters.prefill_tokens + counters.decode_tokens
-    scheduled = rows.scheduled_ns >= 0
-    if counters.preemptions == 0 and (rows.status[scheduled] == FINISHED).all() and done != need:
-        return f"{done} tokens were computed, {need} had to be"
+    exact = counters.preemptions == 0 and finished[ran].all()
+    if done > need or (exact and done < need):
+        return f"{done} tokens were computed; prompts, outputs and recomputation, less the hits, are {need}"
     return ""
