@@ -25,6 +25,7 @@ from ..engine.observe import fields_of
 from ..engine.simulation import Simulation
 from ..metrics.latency import Summary
 from ..prefix.leaf_heap import HITS, LENGTH
+from ..scheduler.state_columns import NO_FAULT
 from ..workload.build import build_workload
 from .shadow import Shadow
 from .sums import missing_sum
@@ -152,6 +153,8 @@ def _stepped(simulation: Simulation, shadow: Shadow) -> str:
     done, steps = False, 0
     while not done:
         done = simulation.advance(max_steps=1)
+        if simulation.engine.fault != NO_FAULT:
+            return simulation.fault()
         check_integrity(simulation.engine)
         if simulation.engine.num_steps > steps:
             steps += 1

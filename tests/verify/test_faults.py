@@ -66,7 +66,9 @@ def test_every_planted_fault_has_a_key_and_a_scenario():
 
 
 def test_a_fault_stands_in_the_head_of_the_table():
-    result = run(configure("faults/cancel-leak", changes=[("test", "num_prompts=2"), ("test", "faults.leak_on_cancel=true")]))
+    result = run(
+        configure("faults/cancel-leak", changes=[("test", "num_prompts=2"), ("test", "faults.leak_on_cancel=true")])
+    )
     head = run_table(result.record).split("\n\n")[0]
     assert "PLANTED FAULT faults.leak_on_cancel" in head
     assert result.document["config"]["faults"]["leak_on_cancel"] is True
