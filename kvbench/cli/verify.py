@@ -144,4 +144,5 @@ def faults_command(quiet: bool) -> int:
         for f in figures
     ]
     click.echo(faults_report(lines, measured), nl=False)
-    return EXIT_OK if all(x.passed for x in (*verdicts, *figures)) else EXIT_FAILED
+    passed = [v.passed for v in verdicts] + [f.passed for f in figures]
+    return EXIT_OK if all(passed) else EXIT_FAILED

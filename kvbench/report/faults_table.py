@@ -43,7 +43,7 @@ def faults_report(faults: Sequence[FaultLine], figures: Sequence[FigureLine]) ->
     measured = [[f.name, f.source, f.figure, f"{f.first:,.4g}", f"{f.second:,.4g}", _verdict(f)] for f in figures]
     parts.append(grid(["effect", "reported as", "figure", "first", "second", "expected"], measured))
     parts.append("\n".join(dict.fromkeys(f"{f.name}: {f.settings}" for f in figures)))
-    wrong = sum(not x.passed for x in (*faults, *figures))
+    wrong = sum(not f.passed for f in faults) + sum(not f.passed for f in figures)
     parts.append(f"{len(faults)} faults, {len(figures)} figures: {wrong} do not behave")
     return "\n\n".join(parts) + "\n"
 

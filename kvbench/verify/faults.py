@@ -115,12 +115,12 @@ class Figure:
 def verify_faults(progress: Progress = lambda done, total: None) -> tuple[list[FaultVerdict], list[Figure]]:
     """Run every scenario in both variants. UsageError: a scenario file is missing or wrong."""
     total = len(FAULTS) + len(EFFECTS)
-    verdicts = []
+    verdicts: list[FaultVerdict] = []
     for fault in FAULTS:
         progress(len(verdicts), total)
         right = first_complaint(_configured(fault.name))
         verdicts.append(FaultVerdict(fault, right, first_complaint(_configured(fault.name, fault.broken))))
-    figures = []
+    figures: list[Figure] = []
     for number, effect in enumerate(EFFECTS):
         progress(len(FAULTS) + number, total)
         figures += measure(effect)

@@ -132,7 +132,7 @@ def scheduler_script(seed: int, number: int, operations: int) -> Script:
     rng = np.random.default_rng([seed, 2, number])
     block = int(rng.choice([4, 16]))
     blocks = int(rng.choice([24, 40, 90]))
-    params = {
+    params: Fields = {
         "block_size": block,
         "num_blocks": blocks,
         "max_num_seqs": int(rng.choice([4, 8, 32])),
@@ -190,7 +190,7 @@ def _steps(requests: list[Fields], listed: Fields) -> Operations:
 def radix_script(seed: int, number: int, operations: int) -> Script:
     """Matches, inserts, locks and evictions of the tree by itself."""
     rng = np.random.default_rng([seed, 3, number])
-    params = {
+    params: Fields = {
         "page_size": int(rng.choice([1, 16])),
         "policy": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")[number % 7],
         "namespaces": [None] if rng.random() < 0.5 else [None, "lora-a"],

@@ -39,7 +39,9 @@ class Radix:
         self.types: Any = import_module("sglang.srt.mem_cache.base_prefix_cache")
         init: Any = import_module("sglang.srt.mem_cache.cache_init_params")
         ticks = count(1)
-        self.module.time = Open(monotonic=lambda: next(ticks), time=lambda: next(ticks), perf_counter=lambda: 0.0)
+        vars(self.module)["time"] = Open(
+            monotonic=lambda: next(ticks), time=lambda: next(ticks), perf_counter=lambda: 0.0
+        )
         self.notes, self.page = _Notes(self.torch), p["page_size"]
         params = call(
             init.CacheInitParams,
