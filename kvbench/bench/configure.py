@@ -16,7 +16,7 @@ from ..core.config import DEFAULTS, Config, Layer, nest, read_toml
 from ..core.errors import UsageError
 from ..scheduler.presets import ALIASES, find_preset
 from .keys import key_tree
-from .scenarios import scenario_path
+from .scenarios import scenario_names, scenario_path
 
 REPLACED_BY_TRACE = ("trace.", "arrivals.", "lengths.", "sharing.", "sessions.", "num_prompts")
 """What `--trace` takes from the target: everything that the trace itself says."""
@@ -44,8 +44,8 @@ class Configured:
 
 
 def is_path(target: str) -> bool:
-    """A target is a path if it holds a slash or ends in .toml or .json, else a scenario's name."""
-    return "/" in target or target.endswith((".toml", ".json"))
+    """A target is a path if it ends in .toml or .json, or holds a slash and is no scenario's name."""
+    return target.endswith((".toml", ".json")) or ("/" in target and target not in scenario_names())
 
 
 def configure(target: str | None, trace: str | None = None, changes: Sequence[tuple[str, str]] = ()) -> Configured:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +46,13 @@ def beam_notes(width: int, skew: float) -> tuple[str, ...]:
     return (
         f"beam search: {width} beams of every request run and hold memory, and the best is its one result; survivors "
         f"draw parents of place i as {skew:g} ** i, a stand-in for scores",
+    )
+
+
+def fault_notes(faults: Sequence[str]) -> tuple[str, ...]:
+    """One line for each planted fault. They belong before everything else: such a table cannot be trusted."""
+    return tuple(
+        f"PLANTED FAULT faults.{name}: this engine is wrong on purpose, and so is the table" for name in faults
     )
 
 

@@ -33,7 +33,7 @@ from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
-from .notes import beam_notes, honest_notes
+from .notes import beam_notes, fault_notes, honest_notes
 from .system import System, build_system
 
 Progress = Callable[[int, int], None]
@@ -184,6 +184,7 @@ def _record(
         path=counters.path,
         memory=memory_lines(system),
         notes=(
+            *fault_notes(system.settings.faults),
             *requests.notes,
             *costs.notes,
             *beam_notes(config["beam.width"], config["beam.skew"]),

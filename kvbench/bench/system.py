@@ -166,6 +166,7 @@ def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_
             copy_on_write=config["cache.copy_on_write"],
             allocation=config["cache.allocation"],
             block_bytes=budget.block_bytes,
+            hit_same_step=config["cache.hit_same_step"],
         ),
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
@@ -184,7 +185,13 @@ def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_
         fast=config["path"] == "auto",
         seed=config["seed"],
         check=config["check"],
+        faults=planted_faults(config),
     )
+
+
+def planted_faults(config: Config) -> tuple[str, ...]:
+    """Names of the faults that are switched on."""
+    return tuple(name for name, on in config.section("faults").items() if on)
 
 
 def _scheduler_rules(values: Mapping[str, Any]) -> SchedulerRules:

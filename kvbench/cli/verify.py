@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..core.errors import EXIT_FAILED, EXIT_OK
+from ..core.errors import EXIT_FAILED, EXIT_OK, UsageError
 from .progress import ProgressBar
 
 
@@ -51,3 +51,98 @@ def golden_command(folder: str, quiet: bool) -> int:
     ]
     click.echo(golden_report(lines), nl=False)
     return EXIT_OK if all(v.passed for v in verdicts) else EXIT_FAILED
+
+
+@verify_command.command("fuzz")
+@click.option("--operations", metavar="N", default=100_000, type=click.IntRange(1), help="Over all combinations.")
+@click.option("--seed", metavar="S", default=0, type=click.IntRange(0), help="Of everything drawn.")
+@click.option("--combination", metavar="NAME", default="", help="Those whose name begins like this.")
+@click.option("--round", "number", metavar="R", type=click.IntRange(0), help="This round of one combination again.")
+@click.option("--requests", metavar="I,J", help="Of that round only these requests.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def fuzz_command(
+    operations: int, seed: int, combination: str, number: int | None, requests: str | None, quiet: bool
+) -> int:
+    """Drive small engines of every combination with random load, and check them after every step.
+
+    Every scheduler, cache, block size and path, its own or not, with cancels, preemptions, evictions, sessions,
+    samples and priorities. An operation is an engine step, the arrival of a sequence or a cancel. In the end all
+    memory has to be free or cached, and counters the sums of their rows. Exit code 1 when something is wrong; the
+    report gives the smallest command found that shows it.
+    """
+    from ..core.jit import compile_watch
+
+    compile_watch.quiet = quiet
+    from ..report.fuzz_table import FuzzFailure, FuzzLine, fuzz_report
+    from ..verify.fuzz import find_combinations, fuzz, repeat
+
+    chosen = find_combinations(combination)
+    if requests is not None and number is None:
+        raise UsageError("--requests are those of one round; give --round too")
+    if number is None:
+        with ProgressBar(quiet, "operations") as progress:
+            tallies = fuzz(operations, seed, chosen, progress)
+    elif len(chosen) > 1:
+        raise UsageError("--round is a round of one combination; give its whole name with --combination")
+    else:
+        tallies = [repeat(seed, chosen[0], number, _numbers(requests))]
+    lines = [
+        FuzzLine(
+            combination=t.combination,
+            operations=t.operations,
+            steps=t.steps,
+            preemptions=t.preemptions,
+            evictions=t.evictions,
+            cancels=t.cancels,
+            ended_early=t.ended_early,
+            failures=[FuzzFailure(f.round, f.step, f.what, f.command) for f in t.failures],
+        )
+        for t in tallies
+    ]
+    click.echo(fuzz_report(lines, seed), nl=False)
+    return EXIT_FAILED if any(t.failures for t in tallies) else EXIT_OK
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise UsageError(f"--requests {text}: write numbers with commas between them, for example 0,4,7")
+    return [int(part) for part in parts]
+
+
+@verify_command.command("faults")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def faults_command(quiet: bool) -> int:
+    """Run scenarios of faults that people reported, on a right engine and on a broken one.
+
+    Every run gets every check: the partition of blocks after each step, a shadow of what lies in every block, the sums
+    of counters and rows. The right engine has to pass, the broken one to be caught; what was reported as a figure is
+    measured. Exit code 1 when one of them does not behave.
+    """
+    from ..core.jit import compile_watch
+
+    compile_watch.quiet = quiet
+    from ..report.faults_table import FaultLine, FigureLine, faults_report
+    from ..verify.faults import verify_faults
+
+    with ProgressBar(quiet, "scenarios") as progress:
+        verdicts, figures = verify_faults(progress)
+    lines = [FaultLine(v.fault.name, v.fault.source, v.fault.broken, v.right, v.broken, v.passed) for v in verdicts]
+    measured = [
+        FigureLine(
+            name=f.effect.name,
+            source=f.effect.source,
+            settings=f"first {f.effect.first}, second {f.effect.second}",
+            figure=f.name,
+            first=f.first,
+            second=f.second,
+            direction=f.direction,
+            passed=f.passed,
+        )
+        for f in figures
+    ]
+    click.echo(faults_report(lines, measured), nl=False)
+    passed = [v.passed for v in verdicts] + [f.passed for f in figures]
+    return EXIT_OK if all(passed) else EXIT_FAILED

@@ -26,6 +26,7 @@ from ..scheduler.state_columns import (
     NO_SEQ,
     NO_SLOT,
     NUM_STATES,
+    PLANTED,
     TRANSITIONS,
 )
 from ..scheduler.waiting_order import LPM, ORDERS, order_of
@@ -88,7 +89,7 @@ def build_engine(
         "block_keys": block_keys(requests, bt),
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
-        "backups": make_operations(settings.backup_ns_per_block, settings.fence),
+        "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),
         "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
         "journal": Journal(
             np.empty(4096, np.int64),
@@ -157,6 +158,7 @@ def calendar_fits(settings: EngineSettings) -> bool:
         return not s.enable_mixed_chunk and settings.cache.kind != "hash"
     return (
         s.policy == "fcfs"
+        and (settings.cache.kind != "hash" or settings.cache.hit_same_step)
         and s.long_prefill_token_threshold == 0
         and s.max_num_seqs <= s.max_num_batched_tokens  # every running sequence decodes in every step
     )
@@ -304,6 +306,8 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "watermark_blocks": int(s.watermark * (settings.cache.num_blocks + 1)),
         "self_preemption_ends": s.self_preemption_ends_step,
         "unregister_unwritten": settings.cache.unregister_unwritten,
+        "hit_same_step": settings.cache.hit_same_step,
+        "planted": sum(PLANTED[name] for name in settings.faults),
         "max_prefill_tokens": s.max_prefill_tokens,
         "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
         "mixed": s.enable_mixed_chunk,

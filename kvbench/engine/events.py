@@ -28,7 +28,7 @@ from ..scheduler.state_columns import (
 # Kinds, in order of precedence at one instant. Typed, since every literal would compile a push_event of its own.
 ARRIVAL, READY, STEP_END, OPERATION_END, TIMER, CANCEL, MAP_SWITCH, FLUSH = np.arange(8)
 
-_TIME, _KIND, _NUMBER, _SEQ = range(4)
+_TIME, KIND, _NUMBER, _SEQ = range(4)
 
 
 # ---------------------------------------------------------------- the heap
@@ -60,7 +60,7 @@ def push_event(e, time_ns, kind, seq):
         e.events = larger
     events = e.events
     events[at, _TIME] = time_ns
-    events[at, _KIND] = kind
+    events[at, KIND] = kind
     events[at, _NUMBER] = e.event_number
     events[at, _SEQ] = seq
     e.event_number += 1
@@ -75,7 +75,7 @@ def push_event(e, time_ns, kind, seq):
 def _pop_event(e):
     """Remove the first event; returns (kind, sequence)."""
     events = e.events
-    kind, seq = events[0, _KIND], events[0, _SEQ]
+    kind, seq = events[0, KIND], events[0, _SEQ]
     n = e.num_events - 1
     e.num_events = n
     for column in range(4):

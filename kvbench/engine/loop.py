@@ -294,7 +294,7 @@ def discipline_of(engine: Engine) -> Discipline:
 
 
 @cache
-def _compiled_advance() -> Callable[..., int]:
+def compiled_advance() -> Callable[..., int]:
     """The loop takes its scheduler as function pointers (3 ns a call): only one is compiled, and loaded from disk."""
     if PLAIN:
         return _advance
@@ -305,8 +305,12 @@ def _compiled_advance() -> Callable[..., int]:
     return njit(signature, cache=True, nogil=True, error_model="numpy")(_advance)
 
 
+def watch_of(engine: Engine) -> Callable[[Engine], None]:
+    """What looks at each step before it is committed: the shadow in check mode, else nothing."""
+    return shadow.watch if engine.shadow.owner.size > 1 else shadow.ignore
+
+
 def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     """Run an engine; see _advance. Two engines are advanced in turn by two calls."""
     d = discipline_of(engine)
-    watch = shadow.watch if engine.shadow.owner.size > 1 else shadow.ignore
-    return _compiled_advance()(engine, until_ns, max_steps, d.schedule, d.commit, d.cancel, watch)
+    return compiled_advance()(engine, until_ns, max_steps, d.schedule, d.commit, d.cancel, watch_of(engine))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.jit import entry
 from ..scheduler import calendar
+from ..scheduler.backup import end_copies
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import NEXT, NO_SLOT
 from . import events, loop
@@ -20,6 +21,13 @@ def arrive(e, seq, arrival_ns):
     """A sequence arrives now; arrival_ns breaks ties of urgency."""
     e.seqs.arrival[seq] = arrival_ns
     events._arrive(e, seq)
+
+
+@entry
+def drain_copies(e):
+    """Wait until every copy beside the steps is done."""
+    e.now = max(e.now, e.backups.idle_at)
+    end_copies(e)
 
 
 @entry

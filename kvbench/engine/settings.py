@@ -81,6 +81,9 @@ class CacheRules:
     """token-budget without a cache: contiguous, buddy, oracle reserve at admission; see scheduler.reservation."""
     block_bytes: int = 0
     """Bytes of a block's KV on one device: what a copy moves."""
+    hit_same_step: bool = True
+    """hash: a block can be hit in the step that computes it (vLLM); False: from the next step on. A radix tree
+    shows a block only when it is computed."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,12 @@ class EngineSettings:
     """Allow the calendar path where the configuration permits it."""
     seed: int = 0
     """Of scheduler.policy random and cache.eviction random."""
+    faults: tuple[str, ...] = ()
+    """Planted faults by name (state_columns.PLANTED); an engine with one is wrong on purpose."""
     check: bool = False
     """check_integrity after every step, and a shadow of every block (slow)."""
     backup_ns_per_block: int = 0
     """Whole blocks are copied to host memory as they are computed, on a queue of its own; 0 = no."""
-    fence: bool = True
-    """Blocks that are let go wait for copies that read them; false is a fault, for checks to find."""
 
 
 def check_rules(settings: EngineSettings) -> None:

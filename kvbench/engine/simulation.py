@@ -68,7 +68,7 @@ class Simulation:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
             status = advance(self.engine, until_ns, max_steps)
         if status == FAULT:
-            raise KvbenchError(self._fault())
+            raise KvbenchError(self.fault())
         self._reached_time = status == PAUSED
         return status == DONE
 
@@ -77,7 +77,7 @@ class Simulation:
             with np.errstate(over="ignore"):
                 status = advance(self.engine, until_ns, 1)
             if self.engine.fault != NO_FAULT:
-                raise KvbenchError(self._fault())
+                raise KvbenchError(self.fault())
             check_integrity(self.engine)
             if status in (DONE, PAUSED):
                 return status == DONE
@@ -93,7 +93,8 @@ class Simulation:
         check_integrity(self.engine)
         return True
 
-    def _fault(self) -> str:
+    def fault(self) -> str:
+        """What made the loop stop, in words."""
         e = self.engine
         if e.fault == BAD_TRANSITION:
             state = STATE_NAMES[e.seqs.state[e.fault_seq]]

@@ -91,7 +91,7 @@ def _tag(content):
 
 
 @inline
-def _find(table, contents, content):
+def find_entry(table, contents, content):
     """Place of the entry of a content, or of the EMPTY place that ends its probe."""
     mask = table.size - 1
     tag = _tag(content)
@@ -304,7 +304,7 @@ def match(hashes, pool, keys, sequence, namespace, n, scratch, row):
         fill_keys(keys, sequence, found, stop, scratch)
         while found < stop:
             following = chain(content, scratch[found])
-            block = table[_find(table, contents, following)] & 0xFFFFFFFF
+            block = table[find_entry(table, contents, following)] & 0xFFFFFFFF
             if block == NO_BLOCK:
                 return found, content, unreferenced
             unreferenced += np.int64(refs[block] == 0)

@@ -125,7 +125,7 @@ def _tag(parent, key):
 
 
 @jit
-def _child(tree, parent, key):
+def find_child(tree, parent, key):
     table, nodes, keys = tree.table, tree.nodes, tree.keys
     mask = table.size - 1
     tag = _tag(parent, key)
@@ -273,7 +273,7 @@ def match(tree, namespace, keys, n, row):
     node = np.int64(-1 - namespace)
     position = 0
     while position < n:
-        child = _child(tree, node, keys[position])
+        child = find_child(tree, node, keys[position])
         if child == NO_NODE:
             break
         length, offset = nodes[child, LENGTH], nodes[child, OFFSET]
@@ -315,7 +315,7 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
     start = position
     changed = node
     while position < n:
-        child = _child(tree, node, keys[position])
+        child = find_child(tree, node, keys[position])
         if child == NO_NODE:
             break
         length, offset = nodes[child, LENGTH], nodes[child, OFFSET]

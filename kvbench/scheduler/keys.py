@@ -207,9 +207,23 @@ CACHE_KEYS: tuple[Key, ...] = (
         "contiguous: max_model_len each, buddy: next power of two, oracle: final length (token-budget, kind none)",
         ("paged", "contiguous", "buddy", "oracle"),
     ),
+    Key("cache.hit_same_step", "bool", True, "", "hash: a block can be hit in the step that computes it"),
 )
 
 BEAM_KEYS: tuple[Key, ...] = (
     Key("beam.width", "int", 0, "beams", "of every request; it has one result. 0 = off", low=0, high=256),
     Key("beam.skew", "float", 0.5, "", "a survivor draws its parent of place i as skew ** i", low=0, high=1),
 )
+
+FAULT_KEYS: tuple[Key, ...] = (
+    Key("faults.count_recomputed_hits", "bool", False, "", "FAULT: what a preempted request finds again is a hit"),
+    Key("faults.count_refused_hits", "bool", False, "", "FAULT: each refused admission counts its hits"),
+    Key("faults.leak_on_cancel", "bool", False, "", "FAULT: a cancelled request's own blocks are not given back"),
+    Key(
+        "faults.retract_tokens_for_blocks", "bool", False, "", "FAULT: retraction frees tokens where blocks are needed"
+    ),
+    Key("faults.insertions_never_repeat", "bool", False, "", "FAULT: the radix tree counts no insertion (slru, lfu)"),
+    Key("faults.no_fence", "bool", False, "", "FAULT: blocks are given away while a copy still reads them"),
+    Key("faults.free_overlap_slot_twice", "bool", False, "", "FAULT: a forward too many gives its block back again"),
+)
+"""Faults that people reported of real engines, planted on request; a run with one says so in its head."""

@@ -29,6 +29,7 @@ from .state_columns import (
     GENERATED,
     HASHED,
     KNOWN,
+    NO_REPEATS,
     NODE,
     OUT_OF_KV,
     PUBLISHED,
@@ -158,10 +159,15 @@ def extend(e, slot, tokens):
 
 @inline
 def publish_hashed(e, slot, tokens):
-    """Hash cache: blocks that will be full once `tokens` tokens are there become visible (at allocation)."""
+    """Hash cache: blocks that will be full once `tokens` tokens are there become visible (at allocation).
+
+    Where a block may not be hit in the step that computes it, only those that are computed already do.
+    """
     if e.rules.cache_kind != HASHED:
         return
     rec = e.slots.rec
+    if not e.rules.hit_same_step:
+        tokens = min(tokens, rec[slot, COMPUTED])
     known = rec[slot, KNOWN]
     if e.overlap:  # a token that is being made has no value yet
         known = e.seqs.prompt[rec[slot, SEQ]] + rec[slot, GENERATED]
@@ -211,11 +217,18 @@ def publish_unfinished(e, slot):
 
 @inline
 def publish_finished(e, slot):
-    """Radix: the whole blocks of a sequence that ends enter the tree. The lock goes with its release."""
+    """The whole blocks of a sequence that ends become visible, if they are not. A lock goes with its release."""
     node = np.int64(0)
     if e.rules.cache_kind == RADIX:
         node = _insert(e, slot, np.int64(1))
+    elif not e.rules.hit_same_step:
+        _publish_computed(e, slot)
     back_up(e, slot, node)
+
+
+@jit
+def _publish_computed(e, slot):
+    publish_hashed(e, slot, e.slots.rec[slot, COMPUTED])
 
 
 @jit
@@ -227,6 +240,8 @@ def _insert(e, slot, count_hit):
     start = rec[slot, PUBLISHED]
     fill_keys(e.block_keys, seq, start, full, e.keys)
     row = e.slots.table[slot]
+    if e.rules.planted & NO_REPEATS:
+        count_hit = np.int64(0)
     worth = -e.seqs.priority[seq]  # the tree keeps what is of greater priority; here the smaller is more urgent
     node, _ = radix.insert(e.tree, e.pool, rec[slot, NODE], e.keys, row, start, full, worth, count_hit)
     rec[slot, PUBLISHED] = full
@@ -242,6 +257,16 @@ def _move_lock(e, slot, node):
         radix.lock(e.tree, node)
         radix.unlock(e.tree, old)
         e.slots.rec[slot, NODE] = node
+
+
+@jit
+def lose(e, slot):
+    """A planted fault: the table forgets its private blocks, and nobody gives them back."""
+    rec = e.slots.rec
+    e.table_blocks -= rec[slot, BLOCKS] - rec[slot, PUBLISHED]
+    rec[slot, BLOCKS] = rec[slot, PUBLISHED]
+    e.context -= rec[slot, COMPUTED]
+    rec[slot, COMPUTED] = 0
 
 
 @jit

@@ -13,7 +13,9 @@ from .calendar import note_gap
 from .queues import close_slot, open_slot, queue_by_urgency, queue_front, queue_remove
 from .state import set_state
 from .state_columns import (
+    CANCELLED,
     COMPUTED,
+    COUNT_RECOMPUTED,
     DECODING,
     ENDED,
     FINAL,
@@ -22,6 +24,7 @@ from .state_columns import (
     IN_DECODE,
     KNOWN,
     LAST_TOKEN,
+    LEAK_ON_CANCEL,
     PHASE,
     PREEMPTED,
     PREFILLING,
@@ -68,6 +71,9 @@ def count_admission(e, seq, matched):
         again = max(q.lost[seq] - matched, 0)
         q.recomputed[seq] += again
         e.recomputed_tokens += again
+        if e.rules.planted & COUNT_RECOMPUTED:
+            q.cached[seq] += matched
+            e.matched_tokens += matched
 
 
 @inline
@@ -101,6 +107,8 @@ def end(e, slot, state):
     """The sequence is over: memory goes back, the journal is closed. The slot stays with its lists."""
     rec = e.slots.rec
     seq = rec[slot, SEQ]
+    if e.rules.planted & LEAK_ON_CANCEL and state == CANCELLED:
+        kv.lose(e, slot)
     kv.release(e, slot)
     e.seqs.generated[seq] = rec[slot, GENERATED]
     e.seqs.last_token[seq] = rec[slot, LAST_TOKEN]

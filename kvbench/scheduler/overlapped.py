@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import entry, inline, jit
+from ..memory.pool import ring_give
 from . import kv, token_budget
 from .calendar import note_gap
 from .lifecycle import count_token, drop_waiting, end
@@ -29,14 +30,17 @@ from .state_columns import (
     ENDED,
     FINISHED,
     FREE_SLOT,
+    FREE_TWICE,
     GENERATED,
     IN_DECODE,
     KNOWN,
     LAST_TOKEN,
     PHASE,
     PLAN_SLOT,
+    PLAN_START,
     PLAN_TOKENS,
     PREEMPTED,
+    RADIX,
     SEQ,
 )
 
@@ -134,6 +138,9 @@ def _launch(e, ends_are_foreseen):
         flight[row, FLIGHT_SLOT] = slot
         if rec[slot, PHASE] == ENDED or rec[slot, PHASE] == FREE_SLOT:
             flight[row, FLIGHT_DOES] = NOTHING
+            if e.rules.planted & FREE_TWICE and e.rules.cache_kind == RADIX:
+                last = plan[row, PLAN_START] // e.rules.block_tokens
+                ring_give(e.pool, e.slots.table[slot], last, last + 1)
             continue
         seq = rec[slot, SEQ]
         flight[row, FLIGHT_SEQ] = seq

@@ -47,6 +47,7 @@ from .state_columns import (
     RADIX,
     SEQ,
     SINCE,
+    TOKENS_FOR_BLOCKS,
 )
 from .waiting_order import sort_waiting
 
@@ -290,11 +291,10 @@ def retract(e):
 
     The running list is left in order of that key, most outputs first. If the last one does not fit, it fails.
     """
-    bt = e.rules.block_tokens
     _leave_calendar(e)
     _sort_running(e)
     first = True
-    while first or not make_room(e, _count_new_blocks(e) * bt):
+    while first or not make_room(e, _tokens_to_free(e)):
         if e.slots.running == 1:
             break
         first = False
@@ -304,7 +304,7 @@ def retract(e):
         suspend(e, slot)
         make_room(e, e.slots.running * e.rules.retract_steps)
         queue_back(e, seq)
-    if e.slots.running == 1 and not make_room(e, _count_new_blocks(e) * bt):
+    if e.slots.running == 1 and not make_room(e, _tokens_to_free(e)):
         slot = e.slots.head
         run_remove(e.slots, slot)
         end(e, slot, FAILED)
@@ -317,6 +317,13 @@ def retract(e):
         slot = e.slots.rec[slot, NEXT]
     _enter_calendar(e)
     e.ratio = min(1.0, (decoded + e.rules.retract_steps * e.slots.running) / (declared + 1))
+
+
+@jit
+def _tokens_to_free(e):
+    """Room that the next decode needs: whole blocks (or, a planted fault, only their first tokens)."""
+    blocks = _count_new_blocks(e)
+    return blocks if e.rules.planted & TOKENS_FOR_BLOCKS else blocks * e.rules.block_tokens
 
 
 @inline

@@ -111,6 +111,8 @@ class Rules:
     watermark_blocks: "i8"
     self_preemption_ends: "b1"
     unregister_unwritten: "b1"
+    hit_same_step: "b1"
+    planted: "i8"
     max_prefill_tokens: "i8"
     chunk_tokens: "i8"
     mixed: "b1"

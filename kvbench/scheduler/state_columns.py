@@ -102,5 +102,26 @@ ALLOCATIONS = {"paged": PAGED, "contiguous": CONTIGUOUS, "buddy": BUDDY, "oracle
 
 CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
 
+# Faults that people reported of real engines, planted on request (Rules.planted: their sum).
+(
+    COUNT_RECOMPUTED,
+    COUNT_REFUSED,
+    LEAK_ON_CANCEL,
+    TOKENS_FOR_BLOCKS,
+    NO_REPEATS,
+    NO_FENCE,
+    FREE_TWICE,
+) = (1 << i for i in range(7))
+PLANTED = {
+    "count_recomputed_hits": COUNT_RECOMPUTED,
+    "count_refused_hits": COUNT_REFUSED,
+    "leak_on_cancel": LEAK_ON_CANCEL,
+    "retract_tokens_for_blocks": TOKENS_FOR_BLOCKS,
+    "insertions_never_repeat": NO_REPEATS,
+    "no_fence": NO_FENCE,
+    "free_overlap_slot_twice": FREE_TWICE,
+}
+"""Key `faults.<name>` -> its bit."""
+
 # Why the loop cannot go on (Engine.fault); the Python side words them.
 NO_FAULT, BAD_TRANSITION, STUCK, OUT_OF_KV, SHADOW = range(5)

@@ -21,6 +21,7 @@ from .state_columns import (
     BLOCKS,
     CANCELLED,
     COMPUTED,
+    COUNT_REFUSED,
     FINISHED,
     IN_DECODE,
     KNOWN,
@@ -152,6 +153,8 @@ def try_admit(e, seq, budget, threshold):
     if need + headroom > kv.available(e):
         e.blocked_seq, e.blocked_need = seq, need + headroom
         kv.watch_first_miss(e, seq, hits, link)
+        if e.rules.planted & COUNT_REFUSED:
+            e.matched_tokens += hits * rules.block_tokens
         return NO_SLOT, 0
     queue_remove(e, seq)
     admit(e, seq, hits, link)

@@ -59,7 +59,7 @@ def test_without_the_fence_the_check_names_block_step_and_request(system):
     tight = with_blocks(system, -(-66 // system.block_tokens) + 3, backup_ns_per_block=SLOW)
     assert run(asks, tight).counters().num_steps > 0
     with pytest.raises(KvbenchError, match=VIOLATION):
-        run(asks, replace(tight, fence=False))
+        run(asks, replace(tight, faults=("no_fence",)))
     waits, free = (run(asks, s).journal().scheduled_ns for s in (tight, replace(tight, backup_ns_per_block=0)))
     assert (waits[1:] > free[1:]).all()
 
@@ -70,7 +70,7 @@ def test_without_the_fence_a_preempted_sequence_loses_blocks_that_are_copied():
     run(asks, system)
     assert run(asks, system).counters().preemptions > 0
     with pytest.raises(KvbenchError, match="is written while an operation of another queue"):
-        run(asks, replace(system, fence=False))
+        run(asks, replace(system, faults=("no_fence",)))
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["serial", "overlap"])

@@ -11,6 +11,7 @@ import pytest
 from kvbench.core.errors import KvbenchError
 from kvbench.core.jit import PLAIN
 from kvbench.engine.integrity import check_integrity
+from kvbench.engine.partition import is_intact
 from kvbench.engine.settings import EngineSettings
 from kvbench.engine.simulation import Simulation
 from kvbench.prefix import node
@@ -300,6 +301,8 @@ def cases() -> list[object]:
 @pytest.mark.parametrize(("system", "damage"), cases())
 def test_damage_is_seen(system, damage: Damage):
     engine = half_way(system)
+    assert is_intact(engine)
     damage(engine)
     with pytest.raises(KvbenchError, match="integrity"):
         check_integrity(engine)
+    assert not is_intact(engine)

@@ -22,7 +22,7 @@ def test_the_list():
     assert SCENARIOS == [
         "batch-offline", "bursty", "chat", "chat-shared-system", "long-vs-short",
         "paper-paged-attention", "paper-paged-attention-alpaca", "parallel-sampling", "prefix-zipf", "rag",
-        "summarise-long",
+        "summarise-long", "tiny-model",
     ]  # fmt: skip
 
 

@@ -1,0 +1,29 @@
+"""`kvbench record`: recordings of an engine that is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..core.errors import EXIT_OK
+
+
+@click.command()
+@click.option("--engine", required=True, type=click.Choice(["vllm", "sglang"]), help="Whose code is recorded.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Where the .jsonl files go.")
+@click.option("--seed", metavar="S", default=0, type=click.IntRange(0), help="Of every script.")
+@click.option("--streams", metavar="N", default=4, type=click.IntRange(1, 100), help="Of each component.")
+@click.option("--operations", metavar="N", default=400, type=click.IntRange(8), help="Of a stream, roughly.")
+@click.option("--rehearse", is_flag=True, help="Record kvbench's own code instead, to try scripts and format.")
+def record_command(engine: str, output: str, seed: int, streams: int, operations: int, rehearse: bool) -> int:
+    """Record what a real engine's scheduler and cache do, for `kvbench verify golden`.
+
+    The engine's public classes are led through generated operations, with a model that only emits given tokens: its
+    KV cache manager and scheduler (vllm), its radix tree (sglang). It has to be importable here; no GPU is used.
+    """
+    from ..verify.record.recorder import record
+
+    written = record(engine, Path(output), seed, streams, operations, rehearse)
+    click.echo(f"recorded {len(written)} streams in {output}; compare them with: kvbench verify golden {output}")
+    return EXIT_OK

@@ -1,0 +1,195 @@
+"""Faults that people reported of real engines, as scenarios: the right engine passes every check, the broken one fails.
+
+    FAULTS    a scenario of workloads/faults and the key that breaks its engine
+    EFFECTS   what was reported as a figure, measured here: two variants and which figures have to rise or fall
+
+The checks know nothing of the faults. Each run gets all of them: the partition of blocks after every step, a shadow of
+what lies in every block, the sums of counters and rows, and the tree's count of insertions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..bench.configure import Configured, configure
+from ..bench.run import run
+from ..bench.scenarios import scenario_folder
+from ..bench.system import build_system
+from ..core.errors import KvbenchError
+from ..costs.roofline import roofline
+from ..engine.integrity import check_integrity
+from ..engine.observe import fields_of
+from ..engine.probe import drain_copies
+from ..engine.simulation import Simulation
+from ..metrics.latency import Summary
+from ..prefix.leaf_heap import HITS, LENGTH
+from ..scheduler.state_columns import NO_FAULT
+from ..workload.build import build_workload
+from .shadow import Shadow
+from .sums import missing_sum
+
+Progress = Callable[[int, int], None]
+
+RISES, FALLS = "rises", "falls"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """name: of the scenario. source: who reported it. broken: the assignment that breaks the engine."""
+
+    name: str
+    source: str
+    broken: str
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Two variants of a scenario. expected: (figure, RISES or FALLS) from the first to the second."""
+
+    name: str
+    source: str
+    first: str
+    second: str
+    expected: tuple[tuple[str, str], ...]
+
+
+FAULTS = (
+    Fault("recomputed-hits", "vLLM #25780", "faults.count_recomputed_hits=true"),
+    Fault("refused-hits", "vLLM #43736", "faults.count_refused_hits=true"),
+    Fault("unwritten-hit", "vLLM #43569", "cache.unregister_unwritten=false"),
+    Fault("same-step-hit", "vLLM #29387", "cache.hit_same_step=true"),
+    Fault("cancel-leak", "SGLang #30053, #15439", "faults.leak_on_cancel=true"),
+    Fault("retract-pages", "SGLang #4977", "faults.retract_tokens_for_blocks=true"),
+    Fault("reuse-under-copy", "SGLang #18803, #24527", "faults.no_fence=true"),
+    Fault("overlap-slot", "sglang-jax #982", "faults.free_overlap_slot_twice=true"),
+    Fault("slru-never-rises", "SGLang, slru", "faults.insertions_never_repeat=true"),
+)
+
+EFFECTS = (
+    Effect("long-scan", "SGLang #18843", "cache.eviction=lru", "cache.eviction=slru", (("hit_rate", RISES),)),
+    Effect(
+        "watermark",
+        "vLLM #44594",
+        "scheduler.watermark=0.0",
+        "scheduler.watermark=0.05",
+        (("preemptions", FALLS), ("itl p99", FALLS), ("ttft p50", RISES)),
+    ),
+    Effect(
+        "warm-seed",
+        "vLLM #54227",
+        "cache.state=cold",
+        "cache.state=warm",
+        (("request_throughput", RISES), ("ttft p50", FALLS)),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class FaultVerdict:
+    """right, broken: the first complaint about each variant, "" if there was none."""
+
+    fault: Fault
+    right: str
+    broken: str
+
+    @property
+    def passed(self) -> bool:
+        return not self.right and bool(self.broken)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of an effect under both variants."""
+
+    effect: Effect
+    name: str
+    direction: str
+    first: float
+    second: float
+
+    @property
+    def passed(self) -> bool:
+        return self.second > self.first if self.direction == RISES else self.second < self.first
+
+
+def verify_faults(progress: Progress = lambda done, total: None) -> tuple[list[FaultVerdict], list[Figure]]:
+    """Run every scenario in both variants. UsageError: a scenario file is missing or wrong."""
+    total = len(FAULTS) + len(EFFECTS)
+    verdicts: list[FaultVerdict] = []
+    for fault in FAULTS:
+        progress(len(verdicts), total)
+        right = first_complaint(_configured(fault.name))
+        verdicts.append(FaultVerdict(fault, right, first_complaint(_configured(fault.name, fault.broken))))
+    figures: list[Figure] = []
+    for number, effect in enumerate(EFFECTS):
+        progress(len(FAULTS) + number, total)
+        figures += measure(effect)
+    progress(total, total)
+    return verdicts, figures
+
+
+def _configured(name: str, *changes: str) -> Configured:
+    path = scenario_folder() / "faults" / f"{name}.toml"
+    return configure(str(path), changes=[(f"fault {name}", change) for change in changes])
+
+
+# ---------------------------------------------------------------- one engine under every check
+
+
+def first_complaint(configured: Configured) -> str:
+    """Run an engine to its end or to the first thing that is wrong with it."""
+    system = build_system(configured.config, record_steps=True)
+    requests, _ = build_workload(system.config.tree())
+    simulation = Simulation(requests, system.settings, roofline(system.deployment, system.costs).tables)
+    # A model whose layers carry a state must not read in a step what that step writes; see cache.hit_same_step.
+    shadow = Shadow(simulation, same_step=configured.given.get("cache", {}).get("hit_same_step") is None)
+    try:
+        return _stepped(simulation, shadow) or missing_sum(simulation) or _uncounted(simulation)
+    except KvbenchError as error:
+        return str(error)
+
+
+def _stepped(simulation: Simulation, shadow: Shadow) -> str:
+    done, steps = False, 0
+    while not done:
+        done = simulation.advance(max_steps=1)
+        if simulation.engine.fault != NO_FAULT:
+            return simulation.fault()
+        check_integrity(simulation.engine)
+        if simulation.engine.num_steps > steps:
+            steps += 1
+            wrong = shadow.step(steps)
+            if wrong:
+                return wrong
+    drain_copies(simulation.engine)
+    return ""
+
+
+def _uncounted(simulation: Simulation) -> str:
+    """Radix: prefixes that requests hit have been inserted again by them when they ended, and that counts."""
+    if simulation.settings.cache.kind != "radix":
+        return ""
+    nodes = fields_of(fields_of(simulation.engine)["tree"])["nodes"]
+    most = int(nodes[nodes[:, LENGTH] > 0, HITS].max(initial=0))
+    hits = int(np.count_nonzero(simulation.journal().cached_tokens))
+    return f"{hits} requests hit the tree, and no node counts more than {most} insertions" if hits and most < 2 else ""
+
+
+# ---------------------------------------------------------------- effects
+
+
+def measure(effect: Effect) -> list[Figure]:
+    """The figures of an effect under both variants."""
+    first, second = (run(_configured(effect.name, x)).record.summary for x in (effect.first, effect.second))
+    return [Figure(effect, name, to, _figure(first, name), _figure(second, name)) for name, to in effect.expected]
+
+
+def _figure(summary: Summary, name: str) -> float:
+    metric, _, point = name.partition(" ")
+    value = getattr(summary.latencies[metric], point) if point else summary[metric]
+    if value is None:
+        raise KvbenchError(f"the figure {name} is missing; the scenario is too small for it")
+    return float(value)

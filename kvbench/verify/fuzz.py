@@ -1,0 +1,232 @@
+"""A stateful fuzz: engines of every combination under random load, checked after every step.
+
+An *operation* is one step of an engine, or one event: the arrival of a sequence, or a cancel. A *round* is one
+small engine, with rules drawn at random, that runs one random workload to its end. Then everything has to be free
+or cached, and the counters have to be the sums of their rows.
+
+A round is known by (seed, combination, number), so a failure is a command. Its requests are left out one by one for
+as long as it fails, so the command names few.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from ..core.errors import KvbenchError, UsageError
+from ..core.journal import CANCELLED
+from ..costs.axes import Grid, Line
+from ..costs.tables import CostTables, Overheads, build_tables
+from ..engine.integrity import check_integrity
+from ..engine.loop import DONE
+from ..engine.partition import run_checked
+from ..engine.simulation import Simulation
+from ..scheduler.state_columns import NO_FAULT, OUT_OF_KV
+from .fuzz_systems import Combination, combinations, draw_settings
+from .fuzz_workload import Ask, draw_asks, request_table, some_of
+from .sums import missing_sum
+
+MOST_REQUESTS = 40
+"""Of a round; the check looks at every sequence."""
+MOST_TURNS = 2_000
+"""Turns of the loop for each request and then some; whoever needs more goes round in circles."""
+MOST_TRIES = 300
+"""To make a failing round smaller."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong, where, and the smallest command found that shows it."""
+
+    combination: str
+    round: int
+    step: int
+    what: str
+    command: str
+
+
+@dataclass
+class Tally:
+    """One combination.
+
+    ended_early   rounds in which the engine itself would have ended: out of memory under mixed chunks
+    """
+
+    combination: str
+    rounds: int = 0
+    operations: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    evictions: int = 0
+    cancels: int = 0
+    ended_early: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """One round. what: what went wrong, "" if nothing."""
+
+    what: str
+    step: int
+    operations: int
+    preemptions: int = 0
+    evictions: int = 0
+    cancels: int = 0
+    ended_early: bool = False
+
+
+@cache
+def step_costs() -> CostTables:
+    """A step takes a microsecond, and a little for every sequence."""
+    line, grid = Line(0, np.zeros(2)), Grid(0, 0, np.zeros((2, 2)), np.zeros((2, 2)))
+    return build_tables(line, line, line, grid, grid, Overheads(1000.0, 13.0, 0.0))
+
+
+def find_combinations(name: str) -> list[Combination]:
+    """All, or those whose name begins like this. UsageError when there is none."""
+    found = [c for c in combinations() if c.name.startswith(name)]
+    if not found:
+        raise UsageError(f"no combination {name}; there are {', '.join(c.name for c in combinations())}")
+    return found
+
+
+def fuzz(
+    operations: int, seed: int, chosen: Sequence[Combination], progress: Progress = lambda done, total: None
+) -> list[Tally]:
+    """Each combination in turn, until each has had its share of the operations. A failure ends its combination."""
+    tallies: list[Tally] = []
+    for number, c in enumerate(chosen):
+        share = operations * (number + 1) // len(chosen) - operations * number // len(chosen)
+        done = sum(t.operations for t in tallies)
+        tally = Tally(c.name)
+        while tally.operations < share and not tally.failures:
+            _add(tally, seed, c)
+            progress(min(done + tally.operations, operations), operations)
+        tallies.append(tally)
+    return tallies
+
+
+def _add(tally: Tally, seed: int, c: Combination) -> None:
+    outcome = run_round(seed, c, tally.rounds)
+    if outcome.what:
+        tally.failures.append(_smallest(seed, c, tally.rounds, outcome))
+    tally.rounds += 1
+    tally.operations += outcome.operations
+    tally.steps += outcome.step
+    tally.preemptions += outcome.preemptions
+    tally.evictions += outcome.evictions
+    tally.cancels += outcome.cancels
+    tally.ended_early += outcome.ended_early
+
+
+def repeat(seed: int, c: Combination, number: int, requests: Sequence[int] | None) -> Tally:
+    """One round again, perhaps with a choice of its requests. UsageError: it has no such requests."""
+    asks = _asks(seed, c, number)
+    if requests is not None and not all(0 <= r < len(asks) for r in requests):
+        raise UsageError(f"--requests: round {number} of {c.name} has requests 0 to {len(asks) - 1}")
+    outcome = run_round(seed, c, number, requests)
+    tally = Tally(
+        c.name,
+        1,
+        outcome.operations,
+        outcome.step,
+        outcome.preemptions,
+        outcome.evictions,
+        outcome.cancels,
+        int(outcome.ended_early),
+    )
+    if outcome.what:
+        chosen = range(len(asks)) if requests is None else sorted(set(requests))
+        tally.failures.append(_failure(seed, c, number, outcome, chosen))
+    return tally
+
+
+# ---------------------------------------------------------------- one round
+
+
+def _generator(seed: int, c: Combination, number: int, what: int) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(c.name.encode()), number, what])
+
+
+def _asks(seed: int, c: Combination, number: int) -> list[Ask]:
+    settings = draw_settings(_generator(seed, c, number, 0), c)
+    rng = _generator(seed, c, number, 1)
+    return draw_asks(rng, int(rng.integers(8, MOST_REQUESTS)), settings.cache.num_blocks * settings.block_tokens)
+
+
+def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | None = None) -> _Outcome:
+    """Run one round to its end, or to the first thing that is wrong."""
+    settings = draw_settings(_generator(seed, c, number, 0), c)
+    asks = _asks(seed, c, number)
+    chosen = range(len(asks)) if requests is None else sorted(set(requests))
+    table = request_table(some_of(asks, chosen))
+    simulation = Simulation(table, settings, step_costs())
+    what, early = "", False
+    try:
+        with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            status, intact = run_checked(simulation.engine, MOST_TURNS * (len(table) + 10))
+        if simulation.engine.fault == OUT_OF_KV and settings.scheduler.enable_mixed_chunk:
+            early = True  # the engine would end here as well
+        else:
+            what = _wrong(simulation, status, intact)
+    except KvbenchError as error:
+        what = str(error)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+    return _outcome(simulation, what, early)
+
+
+def _wrong(simulation: Simulation, status: int, intact: bool) -> str:
+    if simulation.engine.fault != NO_FAULT:
+        return simulation.fault()
+    if not intact:
+        check_integrity(simulation.engine)
+        return "integrity: the compiled check objects to what the plain one passes"
+    if status != DONE:
+        return f"no end after {simulation.counters().num_steps} steps"
+    check_integrity(simulation.engine)
+    return missing_sum(simulation)
+
+
+def _outcome(simulation: Simulation, what: str, early: bool) -> _Outcome:
+    counters, rows = simulation.counters(), simulation.journal()
+    cancels = int((rows.status == CANCELLED).sum())
+    arrived = int((rows.arrival_ns <= counters.end_ns).sum())
+    operations = counters.num_steps + arrived + cancels
+    return _Outcome(
+        what, counters.num_steps, operations, counters.preemptions, int(counters.evicted_blocks), cancels, early
+    )
+
+
+# ---------------------------------------------------------------- smaller
+
+
+def _smallest(seed: int, c: Combination, number: int, outcome: _Outcome) -> Failure:
+    """Leave requests out, half of them first and at last single ones, for as long as something is wrong."""
+    chosen = list(range(len(_asks(seed, c, number))))
+    part, tries = len(chosen) // 2, 0
+    while part >= 1 and tries < MOST_TRIES:
+        start = 0
+        while start < len(chosen) and tries < MOST_TRIES:
+            fewer = chosen[:start] + chosen[start + part :]
+            tries += 1
+            smaller = run_round(seed, c, number, fewer) if fewer else None
+            if smaller is not None and smaller.what:
+                chosen, outcome = fewer, smaller
+            else:
+                start += part
+        part //= 2
+    return _failure(seed, c, number, outcome, chosen)
+
+
+def _failure(seed: int, c: Combination, number: int, outcome: _Outcome, chosen: Sequence[int]) -> Failure:
+    names = ",".join(str(i) for i in chosen)
+    command = f"kvbench verify fuzz --seed {seed} --combination {c.name} --round {number} --requests {names}"
+    return Failure(c.name, number, outcome.step, outcome.what, command)

@@ -1,0 +1,120 @@
+"""Which engines a fuzz drives: the product of all that can be combined, and rules drawn anew for every round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple
+
+from numpy.random import Generator
+
+from ..engine.build import calendar_fits
+from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+from ..prefix.eviction.policies import POLICIES
+from ..scheduler.waiting_order import ORDERS
+
+STEP, CALENDAR, OVERLAP = "step", "calendar", "overlap"
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "scheduler": (PREFILL_FIRST, TOKEN_BUDGET),
+    "cache": ("radix", "hash", "none"),
+    "block_tokens": (1, 16),
+    "path": (STEP, CALENDAR, OVERLAP),
+}
+"""What is combined with what; one more axis is one more line here, and a field below."""
+
+LEAST_BLOCKS, MOST_BLOCKS = 20, 44
+"""Small, so that everything is short of memory and checking costs little."""
+
+
+class Combination(NamedTuple):
+    """One engine of the product, named prefill-first/radix/1/step."""
+
+    scheduler: str
+    cache: str
+    block_tokens: int
+    path: str
+
+    @property
+    def name(self) -> str:
+        return "/".join(str(value) for value in self)
+
+
+def combinations() -> list[Combination]:
+    """The whole product, less the calendar path where no rules of such an engine allow it."""
+    everything = [Combination(*values) for values in product(*AXES.values())]
+    return [c for c in everything if c.path != CALENDAR or calendar_fits(_settings(c))]
+
+
+def _settings(c: Combination) -> EngineSettings:
+    """With rules that do not stand in the way of the calendar."""
+    rules = SchedulerRules(discipline=c.scheduler)
+    return EngineSettings(
+        rules, CacheRules(c.cache, MOST_BLOCKS), c.block_tokens, fast=c.path == CALENDAR, overlap=c.path == OVERLAP
+    )
+
+
+def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
+    """An engine of a combination, with rules drawn."""
+
+    def one_of(*values: Any) -> Any:
+        return values[int(rng.integers(0, len(values)))]
+
+    fast = c.path == CALENDAR
+    rules = _prefill_first(one_of, fast) if c.scheduler == PREFILL_FIRST else _token_budget(one_of, fast)
+    cache = CacheRules(
+        kind=c.cache,
+        num_blocks=int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)),
+        eviction="lru" if c.cache == "none" or (c.cache == "hash" and fast) else one_of(*POLICIES),
+        free_order=one_of("append", "sorted-front") if c.cache == "radix" else one_of("tail", "unhashed-first"),
+        state=one_of("cold", "cold", "warm", "prefilled"),
+        unregister_unwritten=one_of(False, True),
+    )
+    concurrency = one_of(0, 0, 1, 3, 9)
+    return replace(
+        _settings(c),
+        scheduler=rules,
+        cache=cache,
+        max_model_len=one_of(cache.num_blocks * c.block_tokens * 3 // 4, 100_000),
+        tokenize_ns_per_token=one_of(0, 0, 130),
+        detokenize_ns=one_of(0, 700),
+        concurrency=concurrency,
+        closed_loop=concurrency > 0 and one_of(False, True),
+        record_steps=True,
+        check=True,
+        seed=int(rng.integers(0, 1 << 31)),
+    )
+
+
+def _token_budget(one_of: Any, fast: bool) -> SchedulerRules:
+    return SchedulerRules(
+        discipline=TOKEN_BUDGET,
+        policy="fcfs" if fast else one_of("fcfs", "priority"),
+        max_num_seqs=one_of(2, 5, 7, 7) if fast else one_of(2, 7, 64, 64),
+        max_num_batched_tokens=one_of(7, 32, 64, 256),
+        enable_chunked_prefill=one_of(True, True, True, False),
+        long_prefill_token_threshold=0 if fast else one_of(0, 0, 10),
+        long_prefill_threshold_when_alone=one_of(False, True),
+        reserve_full_isl=one_of(False, True),
+        watermark=one_of(0.0, 0.0, 0.1),
+        self_preemption_ends_step=one_of(False, True),
+    )
+
+
+def _prefill_first(one_of: Any, fast: bool) -> SchedulerRules:
+    return SchedulerRules(
+        discipline=PREFILL_FIRST,
+        policy=one_of("fcfs", *ORDERS),
+        max_running_requests=one_of(2, 7, 64, 64),
+        max_prefill_tokens=one_of(20, 100, 16384),
+        chunked_prefill_size=one_of(0, 16, 32, 64),
+        enable_mixed_chunk=not fast and one_of(False, False, True),
+        schedule_conservativeness=one_of(0.05, 0.3, 1.0),
+        clip_max_new_tokens=one_of(1, 1, 8, 4096),
+        retract_decode_steps=one_of(2, 20),
+        new_token_ratio_decay_steps=one_of(5, 600),
+        in_batch_check_threshold=one_of(4, 32),
+        in_batch_deprioritize_threshold=one_of(4, 32),
+        prefill_max_requests=one_of(0, 0, 2),
+        ignore_eos=one_of(False, False, True),
+    )
