@@ -69,7 +69,8 @@ def find_reuses(keys: BlockKeys, visits: Visits) -> Reuses:
     parent = np.zeros(most, np.int64)
     start, stop = np.zeros(most, np.int64), np.zeros(most, np.int64)
     last = np.zeros(v.sequence.size, np.int64)
-    _grow(keys, v.sequence, v.namespace, v.looked_up, v.blocks, parent, start, stop, last)
+    with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+        _grow(keys, v.sequence, v.namespace, v.looked_up, v.blocks, parent, start, stop, last)
     out = np.zeros((3, 0), np.int64)
     count, _ = _collect(parent, start, stop, last, v.looked_up, v.start, v.end, out)
     out = np.zeros((3, count), np.int64)
