@@ -29,6 +29,8 @@ CAUGHT_BY = {
     "same-step-hit": "which nobody had written there",
     "cancel-leak": "blocks have an owner",
     "retract-pages": "out of KV memory",
+    "reuse-under-copy": "is written while an operation of another queue still touches it",
+    "overlap-slot": "has two owners",
     "slru-never-rises": "no node counts more than 0 insertions",
 }
 
