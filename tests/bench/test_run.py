@@ -98,7 +98,8 @@ def test_the_budget_of_memory_adds_up():
 
 @pytest.mark.parametrize("preset", ["vllm", "sglang"])
 def test_copies_to_the_host_hold_blocks_and_are_checked(preset):
-    result = run(configured(f"preset={preset}", "cache.backup=true", "check=true", "cache.blocks=400"))
+    texts = (f"preset={preset}", "cache.backup=true", "check=true", "cache.blocks=400", "num_prompts=15")
+    result = run(configured(*texts))
     summary = result.record.summary
     assert summary["backup_blocks"] > 0
     assert summary["backup_busy"] > 0
