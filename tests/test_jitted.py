@@ -65,8 +65,8 @@ def test_compiled_and_plain_python_give_the_same_bytes(tmp_path, load):
     assert preempted  # else the load is no load
 
 
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", ["vllm"])
 def test_no_index_is_out_of_bounds(tmp_path, load):
-    """Compiled with bounds checks, and again the same bytes."""
+    """Compiled with bounds checks, and again the same bytes. (Plain Python objects to most such indices too.)"""
     checked = run_chat(tmp_path / "checked", load, NUMBA_BOUNDSCHECK="1")
     assert checked == run_chat(tmp_path / "plain", load, NUMBA_DISABLE_JIT="1")
