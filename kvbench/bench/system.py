@@ -83,9 +83,9 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = CostSettings(**config.section("costs"))
     settings = _settings(config, costs, budget, record_steps)
-    check_rules(settings)
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
+    check_rules(settings)
     return System(config, deployment, budget, costs, settings)
 
 

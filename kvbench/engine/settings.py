@@ -130,11 +130,24 @@ class EngineSettings:
     """Whole blocks are copied to host memory as they are computed, on a queue of its own; 0 = no."""
 
 
+MOST_CHECKED_BLOCKS = 50_000
+"""In check mode: a step of a larger cache would take the better part of a second to check."""
+
+
 def check_rules(settings: EngineSettings) -> None:
     """Raise UsageError on rules of memory that do not go together, or not with the scheduler."""
     cache = settings.cache
     is_vllm = settings.scheduler.discipline == TOKEN_BUDGET and settings.batching == "continuous"
     reserves = cache.allocation != "paged"
+    if settings.check and cache.num_blocks > MOST_CHECKED_BLOCKS:
+        raise UsageError(
+            f"check looks at all blocks after every step, and there are {cache.num_blocks:,}; "
+            f"set cache.blocks to {MOST_CHECKED_BLOCKS:,} or less"
+        )
+    if "no_fence" in settings.faults and settings.backup_ns_per_block == 0:
+        raise UsageError("faults.no_fence takes away what copies wait for; it needs cache.backup = true")
+    if "free_overlap_slot_twice" in settings.faults and not (settings.overlap and cache.kind == "radix"):
+        raise UsageError("faults.free_overlap_slot_twice needs overlap = true and cache.kind = radix")
     if settings.beam.width > 0 and not cache.copy_on_write:
         raise UsageError("beam.width needs cache.copy_on_write = true: beams fork at every step")
     if cache.copy_on_write and (not is_vllm or cache.kind == "radix"):

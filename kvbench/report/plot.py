@@ -8,6 +8,7 @@ bytes.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def check_plot(path: Path, axes: Mapping[str, Sequence[str]]) -> None:
         raise UsageError(f"--plot {path}: write it as FILE.svg or FILE.png")
     if not path.parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"--plot {path}: no right to write there; choose another folder")
     if horizontal(axes) is None:
         raise UsageError("--plot needs an axis of numbers, for example --grid cache.blocks=1000..64000*4")
     try:

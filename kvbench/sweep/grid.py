@@ -9,6 +9,7 @@ All points are configured and checked before anything runs.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,11 +67,10 @@ def make_points(axes: Sequence[Axis], configure: Callable[[list[tuple[str, str]]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
         raise UsageError(f"{OPTION} {twice} is given twice; write all its values in one, separated by commas")
-    combinations = list(product(*(axis.values for axis in axes)))
-    if len(combinations) > MOST_POINTS:
-        raise UsageError(f"{OPTION}: {len(combinations):,} points; {MOST_POINTS:,} are the most, take fewer values")
+    if math.prod(len(axis.values) for axis in axes) > MOST_POINTS:
+        raise UsageError(f"{OPTION}: more than {MOST_POINTS:,} points; take fewer values")
     points = []
-    for values in combinations:
+    for values in product(*(axis.values for axis in axes)):
         configured = configure([(OPTION, f"{key}={value}") for key, value in zip(keys, values, strict=True)])
         points.append(Point(values, configured, build_system(configured.config)))
     return points

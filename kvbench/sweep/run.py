@@ -9,7 +9,7 @@ from typing import Any
 from ..bench.keys import key_tree
 from ..bench.replay import beside
 from ..bench.run import Progress, Result, run
-from ..core.errors import KvbenchError, UsageError
+from ..core.errors import UsageError
 from ..costs.roofline import roofline
 from ..engine.curve import Offline, is_stack, lru_curve
 from ..engine.replay import check_replay, replay_cache
@@ -41,15 +41,15 @@ def run_grid(
                     errors[index] = str(error)
                 else:
                     keep(index, result)
-                    figures[index] = run_figures(result.record)
-                    if not result.record.complete:
+                    if not result.record.complete:  # its figures would read as those of a whole run
                         errors[index] = "interrupted: a partial result"
                         raise KeyboardInterrupt
+                    figures[index] = run_figures(result.record)
                 progress(len(figures) + len(errors), len(points))
     except KeyboardInterrupt:
         complete = False
     if complete and not figures:
-        raise KvbenchError(f"no point of the grid could run; the first: {errors[0]}")
+        raise UsageError(f"no point of the grid could run; the first: {errors[0]}")
     return _grid(axes, points, figures, errors, cache_only=False, complete=complete)
 
 

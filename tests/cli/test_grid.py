@@ -74,7 +74,7 @@ def test_points_that_cannot_run_are_warned_about(fake_engine, capsys):
     assert call(["run", "chat", *SMALL, "--grid", "cache.blocks=1,5000"]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kvbench: warning: cache.blocks=1: all 20 sequences were refused")
-    assert call(["run", "chat", *SMALL, "--grid", "cache.blocks=1,2"]) == 1
+    assert call(["run", "chat", *SMALL, "--grid", "cache.blocks=1,2"]) == 2
 
 
 def test_interrupted_is_a_partial_result(fake_engine, capsys, tmp_path: Path):

@@ -7,7 +7,7 @@ import pytest
 from kvbench.bench import replay as single
 from kvbench.bench.configure import configure
 from kvbench.bench.run import run
-from kvbench.core.errors import KvbenchError, UsageError
+from kvbench.core.errors import UsageError
 from kvbench.report.grid import run_figures
 from kvbench.sweep import run as sweep
 from kvbench.sweep.grid import Point, make_points, parse_axis
@@ -90,7 +90,7 @@ def test_a_point_that_cannot_run_says_why():
     assert "exceed the cache (1 blocks" in found.rows[0].error
     assert found.complete
     axes, points = axes_and_points("cache.blocks=1,2")
-    with pytest.raises(KvbenchError, match="no point of the grid could run; the first: all 40 sequences"):
+    with pytest.raises(UsageError, match="no point of the grid could run; the first: all 40 sequences"):
         sweep.run_grid(axes, points, ignore, ignore)
 
 
