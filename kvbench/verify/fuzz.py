@@ -22,7 +22,7 @@ from ..core.journal import CANCELLED
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine.integrity import check_integrity
-from ..engine.loop import DONE
+from ..engine.loop import DONE, SLICE_OVER
 from ..engine.partition import run_checked
 from ..engine.simulation import Simulation
 from ..scheduler.state_columns import NO_FAULT, OUT_OF_KV
@@ -171,7 +171,7 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     what, early = "", False
     try:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-            status, intact = run_checked(simulation.engine, MOST_TURNS * (len(table) + 10))
+            status, intact = _run(simulation, MOST_TURNS * (len(table) + 10))
         if simulation.engine.fault == OUT_OF_KV and settings.scheduler.enable_mixed_chunk:
             early = True  # the engine would end here as well
         else:
@@ -181,6 +181,16 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
     return _outcome(simulation, what, early)
+
+
+def _run(simulation: Simulation, most_turns: int) -> tuple[int, bool]:
+    """To the end, checked after every turn; tables that fork are known to the plain check only."""
+    if not simulation.settings.cache.copy_on_write:
+        return run_checked(simulation.engine, most_turns)
+    for _ in range(most_turns):
+        if simulation.advance(max_steps=1):
+            return DONE, True
+    return SLICE_OVER, True
 
 
 def _wrong(simulation: Simulation, status: int, intact: bool) -> str:

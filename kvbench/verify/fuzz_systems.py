@@ -13,13 +13,13 @@ from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSet
 from ..prefix.eviction.policies import POLICIES
 from ..scheduler.waiting_order import ORDERS
 
-STEP, CALENDAR, OVERLAP = "step", "calendar", "overlap"
+STEP, CALENDAR, OVERLAP, FORKS = "step", "calendar", "overlap", "forks"
 
 AXES: dict[str, tuple[Any, ...]] = {
     "scheduler": (PREFILL_FIRST, TOKEN_BUDGET),
     "cache": ("radix", "hash", "none"),
     "block_tokens": (1, 16),
-    "path": (STEP, CALENDAR, OVERLAP),
+    "path": (STEP, CALENDAR, OVERLAP, FORKS),
 }
 """What is combined with what; one more axis is one more line here, and a field below."""
 
@@ -43,7 +43,13 @@ class Combination(NamedTuple):
 def combinations() -> list[Combination]:
     """The whole product, less the calendar path where no rules of such an engine allow it."""
     everything = [Combination(*values) for values in product(*AXES.values())]
-    return [c for c in everything if c.path != CALENDAR or calendar_fits(_settings(c))]
+    return [c for c in everything if _exists(c)]
+
+
+def _exists(c: Combination) -> bool:
+    if c.path == FORKS:
+        return c.scheduler == TOKEN_BUDGET and c.cache != "radix"
+    return c.path != CALENDAR or calendar_fits(_settings(c))
 
 
 def _settings(c: Combination) -> EngineSettings:
@@ -65,6 +71,7 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
     cache = CacheRules(
         kind=c.cache,
         num_blocks=int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)),
+        copy_on_write=c.path == FORKS,
         eviction="lru" if c.cache == "none" or (c.cache == "hash" and fast) else one_of(*POLICIES),
         free_order=one_of("append", "sorted-front") if c.cache == "radix" else one_of("tail", "unhashed-first"),
         state=one_of("cold", "cold", "warm", "prefilled"),
@@ -90,7 +97,7 @@ def _token_budget(one_of: Any, fast: bool) -> SchedulerRules:
     return SchedulerRules(
         discipline=TOKEN_BUDGET,
         policy="fcfs" if fast else one_of("fcfs", "priority"),
-        max_num_seqs=one_of(2, 5, 7, 7) if fast else one_of(2, 7, 64, 64),
+        max_num_seqs=one_of(2, 5, 7, 7) if fast else one_of(4, 7, 64, 64),  # samples that fork run together
         max_num_batched_tokens=one_of(7, 32, 64, 256),
         enable_chunked_prefill=one_of(True, True, True, False),
         long_prefill_token_threshold=0 if fast else one_of(0, 0, 10),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..core.journal import CANCELLED, FINISHED, PARTIAL, REFUSED, STEP_COLUMNS
 from ..engine.events import KIND, TIMER
 from ..engine.observe import fields_of
 from ..engine.simulation import Simulation
+from ..scheduler.state_columns import BLOCKS, COMPUTED, KEPT, PHASE
 
 
 def missing_sum(simulation: Simulation) -> str:
@@ -26,18 +29,24 @@ def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
     tokens_out = rows.output_tokens
     scheduled = rows.scheduled_ns >= 0
     prompts = simulation.requests.prompt_tokens[rows.request_index]
+    admitted = int(prompts[scheduled].sum())
+    if simulation.settings.cache.copy_on_write:  # a sample that finds a sibling running forks, and brings no prompt
+        once = int(simulation.requests.prompt_tokens[np.unique(rows.request_index[scheduled])].sum())
+        admitted = min(max(counters.admitted_prompt_tokens, once), admitted)
+    kept = _kept(slots)
+    held = sorted({int(b) for slot in kept for b in slots["table"][slot, : slots["rec"][slot, BLOCKS]]})
     return [
-        ("blocks that are free or cached", pool["num_free"] + tree["evictable"], pool["num_blocks"]),
+        ("blocks that are free or cached", pool["num_free"] + tree["evictable"], pool["num_blocks"] - len(held)),
         ("blocks that are locked", tree["protected"], 0),
-        ("blocks in tables", e["table_blocks"], 0),
-        ("tokens in tables", e["context"], 0),
-        ("slots with memory", slots["holders"], 0),
+        ("blocks in tables", e["table_blocks"], int(slots["rec"][kept, BLOCKS].sum())),
+        ("tokens in tables", e["context"], int(slots["rec"][kept, COMPUTED].sum())),
+        ("slots with memory", slots["holders"], len(kept)),
         ("sequences that wait", e["num_waiting"], 0),
         ("sequences that are not over", int((rows.status == PARTIAL).sum()), 0),
         # a client that gets its last token after detokenising is told by an event that nobody waits for any more
         ("sequences in flight", e["in_flight"], int((e["events"][: e["num_events"], KIND] == TIMER).sum())),
         ("hit tokens", counters.matched_tokens, int(rows.cached_tokens.sum())),
-        ("admitted prompt tokens", counters.admitted_prompt_tokens, int(prompts[scheduled].sum())),
+        ("admitted prompt tokens", counters.admitted_prompt_tokens, admitted),
         ("recomputed tokens", counters.recomputed_tokens, int(rows.recomputed_tokens.sum())),
         ("preemptions", counters.preemptions, int(rows.preemptions.sum())),
         # a plan that comes out empty has no row: what it preempted or evicted is in the counters alone
@@ -55,11 +64,17 @@ def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
     ]
 
 
+def _kept(slots: dict[str, Any]) -> list[int]:
+    """Copy on write: slots whose table waits for turns that were cancelled before they came."""
+    return [int(slot) for slot in np.flatnonzero(slots["rec"][:, PHASE] == KEPT)]
+
+
 def _impossible_row(simulation: Simulation) -> str:
     rows, settings = simulation.journal(), simulation.settings
     prompt = simulation.requests.prompt_tokens[rows.request_index]
     room = np.minimum(simulation.requests.output_tokens, simulation.requests.max_tokens)[rows.request_index]
     finished, bt = rows.status == FINISHED, settings.block_tokens
+    bt = 1 if settings.cache.copy_on_write else bt  # a turn forks at a token
     bad = {
         "hits more than the whole blocks before its last prompt token": rows.cached_tokens > (prompt - 1) // bt * bt,
         "hits a part of a block": rows.cached_tokens % bt != 0,
@@ -92,7 +107,7 @@ def _uncomputed(simulation: Simulation) -> str:
     done = counters.prefill_tokens + counters.decode_tokens
     if simulation.settings.overlap:  # a step too many for each end, and for each token that a preemption dropped
         return "" if done <= need + ran.sum() + counters.preemptions else f"{done} tokens were computed, {need} needed"
-    exact = counters.preemptions == 0 and finished[ran].all()
+    exact = counters.preemptions == 0 and not simulation.settings.cache.copy_on_write and finished[ran].all()
     if done > need or (exact and done < need):
         return f"{done} tokens were computed; prompts, outputs and recomputation, less the hits, are {need}"
     return ""
