@@ -63,9 +63,12 @@ def replay_cache(
 
 
 def check_replay(settings: EngineSettings) -> None:
-    """UsageError: there is no cache to replay through."""
+    """UsageError: there is no cache to replay through, or a rule that a replay cannot follow."""
     if settings.cache.kind == "none":
         raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
+    if settings.cache.copy_on_write or settings.cache.allocation != "paged":
+        rule = "cache.allocation" if settings.cache.allocation != "paged" else "cache.copy_on_write"
+        raise UsageError(f"{rule} is about requests that run side by side; leave --cache-only out")
 
 
 def replay_rates(requests: Requests, settings: EngineSettings, hit_blocks: int, evicted_blocks: int) -> dict[str, Any]:

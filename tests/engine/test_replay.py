@@ -144,3 +144,11 @@ def test_ids_in_a_small_lru():
     expected = {UNBOUND: 0 + 2 + 2 + 3, 3: 0 + 2 + 1 + 0, 4: 0 + 2 + 2 + 3}
     for capacity, hits in expected.items():
         assert replay_cache(requests, settings("hash", capacity, 4))["hit_rate_ids"] == hits / 11
+
+
+@pytest.mark.parametrize(("rule", "value"), [("copy_on_write", True), ("allocation", "buddy")])
+def test_what_needs_requests_side_by_side_is_refused(rule, value):
+    given = settings("hash", 3)
+    asks = request_table([Ask([(1, 0, 4)], [(9, 0, 1)])])
+    with pytest.raises(UsageError, match=f"{rule} is about requests that run side by side"):
+        replay_cache(asks, replace(given, cache=replace(given.cache, **{rule: value})))
