@@ -97,7 +97,7 @@ def build(kind: str, source: Path, target: Path) -> None:
 def test_the_wheel_holds_every_module_and_scenario(wheel):
     files = set(wheel.namelist())
     modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "kvbench").rglob("*.py")}
-    scenarios = {f"kvbench/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "workloads").rglob("*.toml")}
+    scenarios = {f"kvbench/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "workloads").rglob("*.*")}
     assert scenarios
     assert modules | scenarios | {"kvbench/py.typed"} == {f for f in files if ".dist-info/" not in f}
 
