@@ -182,6 +182,8 @@ def one_step(e, schedule, commit, watch):
     schedule(e)
     if e.num_plan == 0 and e.calendar.planned == 0:
         if e.num_flight == 0:
+            if e.num_ended > 0:  # a retraction gave up on the last one that ran
+                settle_ended(e)
             return False
         e.now = max(e.now, e.device_end)  # nothing to launch: the host waits for what runs
     else:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvbench.core.errors import KvbenchError
+from kvbench.core.journal import FAILED, FINISHED
 from kvbench.engine.settings import EngineSettings
 from kvbench.engine.simulation import Simulation
 
@@ -17,7 +18,7 @@ from . import systems
 from .compare import finish, small_tables
 from .test_against_reference import SYSTEMS
 from .test_clients import plain
-from .test_runs import EACH, VLLM
+from .test_runs import EACH, SGLANG, VLLM
 from .workloads import request_table
 
 VIOLATION = r"shadow: block \d+ is written while an operation of another queue .*step \d+, request [1-3]"
@@ -71,6 +72,14 @@ def test_without_the_fence_a_preempted_sequence_loses_blocks_that_are_copied():
     assert run(asks, system).counters().preemptions > 0
     with pytest.raises(KvbenchError, match="is written while an operation of another queue"):
         run(asks, replace(system, faults=("no_fence",)))
+
+
+def test_the_next_turn_comes_after_one_that_was_given_up_for_want_of_memory():
+    """Alone, and without memory for its next token while copies hold the rest: SGLang gives it up in an empty step."""
+    asks = [plain(0, prompt=56, output=2), plain(1, prompt=4, output=130), plain(2, prompt=4, output=4, after=1)]
+    ended = run(asks, with_blocks(SGLANG, 36, backup_ns_per_block=50_000)).journal()
+    assert ended.status.tolist() == [FINISHED, FAILED, FINISHED]
+    assert ended.arrival_ns[2] == ended.finish_ns[1]
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["serial", "overlap"])
