@@ -180,6 +180,7 @@ class Engine:
     beam_rank      (sequences,) place of a beam among its request's, 0 = best
     copies         (rows, 2) block copies of this step, in order; num_copies of them, copy_bytes in all
     copied_blocks  of all steps
+    forks          (rows, 3) copy on write: tables taken over in this commit: donor, sequence, tokens; num_forks of them
     shared_slack   token slots that `table_blocks` counts again in shared partial blocks
     internal_slots, external_slots   of this step under reservations, see reservation
     *_us           time-weighted sums over steps, in block (or token) microseconds
@@ -268,6 +269,8 @@ class Engine:
     num_copies: "i8"
     copy_bytes: "i8"
     copied_blocks: "i8"
+    forks: "i8[:,::1]"
+    num_forks: "i8"
     shared_slack: "i8"
     internal_slots: "i8"
     external_slots: "i8"
