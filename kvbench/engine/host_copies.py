@@ -52,7 +52,14 @@ class HostCopies:
         if not self._active:
             return
         now = stepwise.now_of(self._engine)
-        while len(self._under_way) > now.copies_tail - now.copies_head:
+        self._finish(now.copies_tail - now.copies_head)
+
+    def drain(self) -> None:
+        """The run is over: copy what is still under way."""
+        self._finish(0)
+
+    def _finish(self, left: int) -> None:
+        while len(self._under_way) > left:
             ids, sums = self._under_way.popleft()
             self.copied_bytes += self._device.read(ids).nbytes
             for block, before, after in zip(ids.tolist(), sums, self._sums(ids), strict=True):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import KvbenchError, UsageError
-from ..core.requests import Requests
+from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
 from ..scheduler.state_columns import KNOWN, PLAN_SLOT, PLAN_START, PLAN_TOKENS, SEQ
@@ -106,6 +106,7 @@ class MeasuredRun(Simulation):
                 done = self.advance(NEVER_NS, 20)
                 if progress is not None:
                     progress(int(self.engine.num_done) // max(self.settings.beam.width, 1), self.num_sequences)
+            self._host_copies.drain()
             check_integrity(self.engine)
         finally:
             if self._running is not None:
@@ -218,14 +219,19 @@ class MeasuredRun(Simulation):
         for seq in [seq for seq in self._logits if self._seqs["slot"][seq] < 0]:
             del self._logits[seq]
 
+    def heard(self) -> I64:
+        """(rows,) the sequence whose text each row of the journal has: of beams the best one's."""
+        rows = self.journal()
+        seqs = np.searchsorted(self.texts.request, rows.request_index) + rows.sample
+        if self.settings.beam.width:
+            best = self.texts.best
+            seqs = np.array([best.get(r, s) for r, s in zip(rows.request_index.tolist(), seqs.tolist(), strict=True)])
+        return seqs
+
     def digests(self) -> list[str]:
         """A hash of the output tokens of every sequence in the journal."""
-        texts, rows = self.texts, self.journal()
-        first = np.searchsorted(texts.request, rows.request_index)
-        seqs = first + rows.sample
-        if self.settings.beam.width:
-            seqs = np.array([texts.best.get(request, int(first[i])) for i, request in enumerate(rows.request_index.tolist())])
-        return [texts.digest(seq, n) for seq, n in zip(seqs.tolist(), rows.output_tokens.tolist(), strict=True)]
+        generated = self.journal().output_tokens.tolist()
+        return [self.texts.digest(seq, n) for seq, n in zip(self.heard().tolist(), generated, strict=True)]
 
 
 def _check(requests: Requests, settings: EngineSettings) -> None:
