@@ -17,9 +17,21 @@ from numba import types
 from numba.core.extending import intrinsic
 
 from ..core.jit import PLAIN, jit
-from .simd import F32, I64, LANES, REGISTERS, VECTOR, at, count_up, lanes_of, multiply_add, read_vector, spread
-from .simd import step as move
-from .simd import write_vector
+from .simd import (
+    F32,
+    I64,
+    LANES,
+    REGISTERS,
+    VECTOR,
+    at,
+    count_up,
+    element,
+    lanes_of,
+    multiply_add,
+    read_vector,
+    spread,
+    write_vector,
+)
 
 ROW_TILE = 6
 """Rows that share a pass over the panel: 6 x 4 sums in 32 registers, 6 x 2 in 16, beside a panel's row and a factor."""
@@ -42,14 +54,14 @@ def _outer_products(
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x, x_stride, w, w_stride, out, out_stride, depth, accumulate, _ = args
         height = range(rows.literal_value)
-        x_rows = [move(builder, x, builder.mul(x_stride, I64(m))) for m in height]
-        out_rows = [move(builder, out, builder.mul(out_stride, I64(m))) for m in height]
+        x_rows = [element(builder, x, builder.mul(x_stride, I64(m))) for m in height]
+        out_rows = [element(builder, out, builder.mul(out_stride, I64(m))) for m in height]
         tile = [(m, n) for m in height for n in range(PANEL_VECTORS)]
 
         def add_products(k: Any, sums: list[Any]) -> list[Any]:
-            row = move(builder, w, builder.mul(k, w_stride))
+            row = element(builder, w, builder.mul(k, w_stride))
             columns = [read_vector(builder, row, n * LANES) for n in range(PANEL_VECTORS)]
-            factors = [spread(builder, builder.load(move(builder, x_row, k))) for x_row in x_rows]
+            factors = [spread(builder, builder.load(element(builder, x_row, k))) for x_row in x_rows]
             return [multiply_add(builder, factors[m], columns[n], s) for (m, n), s in zip(tile, sums, strict=True)]
 
         sums = _starting_sums(builder, accumulate, [(out_rows[m], n * LANES) for m, n in tile])

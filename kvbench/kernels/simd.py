@@ -76,25 +76,25 @@ def lanes_of(scalar: Any, value: Any) -> Any:
     return ir.Constant(ir.VectorType(scalar, LANES), [value] * LANES)
 
 
-def step(builder: Any, pointer: Any, index: Any) -> Any:
+def element(builder: Any, pointer: Any, index: Any) -> Any:
     """The address of an element, index an int64 value or a Python integer."""
     return builder.gep(pointer, [I64(index) if isinstance(index, int) else index])
 
 
 def read_vector(builder: Any, pointer: Any, index: Any) -> Any:
     """LANES elements as float32; the pointer's type says how they are stored."""
-    element = pointer.type.pointee
-    place = builder.bitcast(step(builder, pointer, index), ir.VectorType(element, LANES).as_pointer())
-    if element == F32:
+    stored = pointer.type.pointee
+    place = builder.bitcast(element(builder, pointer, index), ir.VectorType(stored, LANES).as_pointer())
+    if stored == F32:
         return builder.load(place, align=4)
-    if element == I16:
+    if stored == I16:
         wide = builder.zext(builder.load(place, align=2), ir.VectorType(I32, LANES))
         return builder.bitcast(builder.shl(wide, lanes_of(I32, 16)), VECTOR)
     return builder.sitofp(builder.load(place, align=1), VECTOR)
 
 
 def write_vector(builder: Any, pointer: Any, index: Any, value: Any) -> Any:
-    place = builder.bitcast(step(builder, pointer, index), value.type.as_pointer())
+    place = builder.bitcast(element(builder, pointer, index), value.type.as_pointer())
     return builder.store(value, place, align=4)
 
 
@@ -118,7 +118,7 @@ def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 def ask_for(builder: Any, pointer: Any, index: Any, locality: int) -> None:
     """Prefetch: locality 3 is L1, 2 is L2."""
-    place = builder.bitcast(step(builder, pointer, index), I8.as_pointer())
+    place = builder.bitcast(element(builder, pointer, index), I8.as_pointer())
     shape = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
     builder.call(function, [place, I32(0), I32(locality), I32(1)])
@@ -178,7 +178,7 @@ def _pointer(typing_context: Any, array: Any) -> Any:
 
 @intrinsic
 def _at(typing_context: Any, pointer: Any, index: Any) -> Any:
-    return pointer(pointer, types.int64), lambda c, builder, s, args: step(builder, args[0], args[1])
+    return pointer(pointer, types.int64), lambda c, builder, s, args: element(builder, args[0], args[1])
 
 
 @intrinsic
@@ -276,7 +276,7 @@ _EXP2 = (
     1.0, 0.6931470036506653, 0.2402298003435135, 0.05548352375626564,
     0.009678472764790058, 0.0012443081941455603, 0.00021690608991775662,
 )  # fmt: skip
-"""2^x on [0, 1] as a polynomial: least squares of the relative error at 400 Chebyshev nodes (1.1e-8), rounded to float32."""
+"""2^x on [0, 1] as a polynomial: least squares of the relative error at 400 Chebyshev nodes; 1.1e-8."""
 _SMALLEST_EXPONENT = -126.0
 
 
@@ -319,17 +319,26 @@ def _nothing(pointer: Any, index: int) -> None:
     """Without jit there is nothing to ask for."""
 
 
-if PLAIN:
-    pointer: Any = np.ravel
-    at: Any = lambda pointer, index: pointer[index:]  # noqa: E731
-    load, store, stream, soon, later = _load_plain, _store_plain, _store_plain, _nothing, _nothing
-    splat: Any = lambda x: np.full(LANES, x, np.float32)  # noqa: E731
-    add, mul, greater = np.add, np.multiply, np.maximum
-    fma: Any = lambda a, b, c: a * b + c  # noqa: E731
-    exp2: Any = lambda v: np.exp2(np.maximum(v, np.float32(_SMALLEST_EXPONENT)))  # noqa: E731
-    total: Any = lambda v: _fold_plain(v, np.add)  # noqa: E731
-    greatest: Any = lambda v: _fold_plain(v, np.maximum)  # noqa: E731
-else:
-    pointer, at, load, store, stream, soon, later = _pointer, _at, _load, _store, _stream, _soon, _later
-    splat, add, mul, greater, fma, exp2 = _splat, _add, _mul, _greater, _fma, _exp2
-    total, greatest = _total, _greatest
+def _splat_plain(x: Any) -> Any:
+    return np.full(LANES, x, np.float32)
+
+
+def _exp2_plain(v: Any) -> Any:
+    return np.exp2(np.maximum(v, np.float32(_SMALLEST_EXPONENT)))
+
+
+pointer: Any = np.ravel if PLAIN else _pointer
+at: Any = (lambda pointer, index: pointer[index:]) if PLAIN else _at
+load: Any = _load_plain if PLAIN else _load
+store: Any = _store_plain if PLAIN else _store
+stream: Any = _store_plain if PLAIN else _stream
+soon: Any = _nothing if PLAIN else _soon
+later: Any = _nothing if PLAIN else _later
+splat: Any = _splat_plain if PLAIN else _splat
+add: Any = np.add if PLAIN else _add
+mul: Any = np.multiply if PLAIN else _mul
+fma: Any = (lambda a, b, c: a * b + c) if PLAIN else _fma
+greater: Any = np.maximum if PLAIN else _greater
+exp2: Any = _exp2_plain if PLAIN else _exp2
+total: Any = (lambda v: _fold_plain(v, np.add)) if PLAIN else _total
+greatest: Any = (lambda v: _fold_plain(v, np.maximum)) if PLAIN else _greatest
