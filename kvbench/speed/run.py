@@ -11,6 +11,7 @@ from ..core.jit import PLAIN, compile_watch
 from ..kernels.simd import LANES
 from ..kernels.threads import check_threads
 from ..report.kernels_table import KernelReport, KernelRow
+from .attention import decode_entries
 from .copies import copy_entries, limit_entries, write_entries
 from .entries import Entry
 from .memory import Memory
@@ -19,6 +20,7 @@ from .probes import Progress, Timing, time_rounds
 from .sizes import Sizes, last_cache_bytes
 
 GROUPS: dict[str, Callable[[Memory, Sequence[int]], list[Entry]]] = {
+    "decode": decode_entries,
     "copy": copy_entries,
     "write": write_entries,
     "radix": lambda memory, threads: prefix_entries(memory.sizes),
