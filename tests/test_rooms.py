@@ -22,7 +22,7 @@ LEVELS = (
     ("engine",),
     ("cluster",),
     ("bench",),
-    ("sweep", "gate", "verify"),
+    ("sweep", "gate", "verify", "speed"),
     ("cli",),
 )
 """From the bottom up; rooms on one level do not know each other."""

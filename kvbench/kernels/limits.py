@@ -11,12 +11,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.extending import intrinsic
 
 from ..core.jit import PLAIN, entry
+from . import simd
+from .simd import F32, LANES, lanes_of
 from .stream import finish, stream_row
 from .threads import share
 
@@ -81,16 +82,6 @@ def _stream(rows, start, stop):
     finish()
 
 
-def _vector_lanes() -> int:
-    from llvmlite import binding
-
-    features = binding.get_host_cpu_features()
-    return 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
-
-
-LANES = _vector_lanes()
-
-
 @intrinsic
 def _run_chains(typing_context: Any, rounds: Any) -> Any:
     """x = x * a + b, `rounds` times on CHAINS vectors; returns a sum of them, so that none is left out."""
@@ -98,18 +89,15 @@ def _run_chains(typing_context: Any, rounds: Any) -> Any:
         return None
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = ir.VectorType(ir.FloatType(), LANES)
-        sums = [cgutils.alloca_once_value(builder, vector([float(i)] * LANES)) for i in range(CHAINS)]
-        factor, term = vector([0.5] * LANES), vector([1.0] * LANES)
-        shape = ir.FunctionType(vector, [vector] * 3)
-        fma = cgutils.get_or_insert_function(builder.module, shape, f"llvm.fma.v{LANES}f32")
+        sums = [cgutils.alloca_once_value(builder, lanes_of(F32, float(i))) for i in range(CHAINS)]
+        factor, term = lanes_of(F32, 0.5), lanes_of(F32, 1.0)
         with cgutils.for_range(builder, args[0]):
             for place in sums:
-                builder.store(builder.call(fma, [builder.load(place), factor, term]), place)
+                builder.store(simd.multiply_add(builder, builder.load(place), factor, term), place)
         total = builder.load(sums[0])
         for place in sums[1:]:
             total = builder.fadd(total, builder.load(place))
-        return builder.extract_element(total, ir.IntType(32)(0))
+        return builder.extract_element(total, simd.I32(0))
 
     return types.float32(rounds), generate
 

@@ -115,7 +115,7 @@ def _put_float32(target, source, dim, scales, scale_at):
 
 def _put_bf16(target, source, dim, scales, scale_at):
     for i in range(dim):
-        bits = source[i].view(np.uint32)
+        bits = np.float32(source[i]).view(np.uint32)
         upper = np.uint32(bits >> _SHIFT)
         rounded = np.uint32(np.uint32(bits + np.uint32(_HALF + np.uint32(upper & _ONE))) >> _SHIFT)
         is_nan = np.uint32(bits & _MAGNITUDE) > _INFINITY
@@ -125,9 +125,9 @@ def _put_bf16(target, source, dim, scales, scale_at):
 def _put_int8(target, source, dim, scales, scale_at):
     greatest = np.uint32(0)  # magnitudes as bits: integers have one order, so this becomes vectors
     for i in range(dim):
-        greatest = max(greatest, np.uint32(source[i].view(np.uint32) & _MAGNITUDE))
+        greatest = max(greatest, np.uint32(np.float32(source[i]).view(np.uint32) & _MAGNITUDE))
     finite = greatest < _INFINITY
-    scale = np.float32(greatest.view(np.float32) / _GREATEST)
+    scale = np.float32(np.uint32(greatest).view(np.float32) / _GREATEST)
     if finite and scale >= _SMALLEST_NORMAL:
         for i in range(dim):
             target[i] = np.int8(np.int32(np.rint(source[i] / scale)))
@@ -149,11 +149,11 @@ def _get_int8(target, source, dim, scales, scale_at):
         target[i] = np.float32(source[i]) * scale
 
 
-@overload(put_row, inline="never")
-def _put_row_of(target: Any, source: Any, dim: Any, scales: Any, scale_at: Any) -> Any:
+@overload(put_row)
+def _put_row_of(target, source, dim, scales, scale_at):
     return {types.float32: _put_float32, types.uint16: _put_bf16, types.int8: _put_int8}[target.dtype]
 
 
-@overload(get_row, inline="never")
-def _get_row_of(target: Any, source: Any, dim: Any, scales: Any, scale_at: Any) -> Any:
+@overload(get_row)
+def _get_row_of(target, source, dim, scales, scale_at):
     return _get_int8 if source.dtype == types.int8 else _get_float32
