@@ -113,7 +113,7 @@ def _add_rms_norm_plain(x: F32, change: F32, weight: F32, eps: float, out: F32) 
 
 def _split_heads_plain(qkv: F32, norms: F32, eps: float, cos: F32, sin: F32, q: F32, k: F32, v: F32) -> None:
     heads, kv_heads = q.shape[1], k.shape[1]
-    by_head = qkv.reshape(len(qkv), -1, q.shape[2])
+    by_head = qkv.reshape(len(qkv), heads + 2 * kv_heads, q.shape[2])
     q[:], k[:], v[:] = np.split(by_head, (heads, heads + kv_heads), axis=1)
     for index, out in enumerate((q, k)):
         if len(norms):

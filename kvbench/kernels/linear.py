@@ -60,7 +60,7 @@ def _multiply_plain(x: F32, packed: F32, y: F32) -> None:
     sums = np.zeros((len(x), len(packed), PANEL), np.float32)
     for k in range(x.shape[1]):
         sums += x[:, k, None, None] * packed[:, k]
-    y[:] = sums.reshape(len(x), -1)[:, : y.shape[1]]
+    y[:] = sums.reshape(len(x), packed.shape[0] * PANEL)[:, : y.shape[1]]
 
 
 @entry

@@ -1,6 +1,6 @@
 """Records greedy tokens of `transformers` for `test_parity.py`; needs the extra `parity`.
 
-    python -m tests.model.record
+python -m tests.model.record
 """
 
 from __future__ import annotations
