@@ -40,7 +40,9 @@ def test_heads_are_normalised_and_turned(rows, kv_heads, group, dim, norm):
     q, k, v = (np.full((rows, n, dim), np.nan, np.float32) for n in (heads, kv_heads, kv_heads))
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
     elementwise.split_heads(qkv, norms, 1e-6, cos, sin, q, k, v)
-    wanted = np.split(qkv.astype(np.float64).reshape(rows, heads + 2 * kv_heads, dim), (heads, heads + kv_heads), axis=1)
+    wanted = np.split(
+        qkv.astype(np.float64).reshape(rows, heads + 2 * kv_heads, dim), (heads, heads + kv_heads), axis=1
+    )
     for i, found in enumerate((q, k)):
         x = transformer.rms_norm(wanted[i], norms[i], 1e-6) if norm else wanted[i]
         np.testing.assert_allclose(found, transformer.rotate(x, 1e4), atol=3e-6)

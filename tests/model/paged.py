@@ -67,7 +67,7 @@ class Paged:
         starts = [len(t) for t in self.tokens]
         self.step({s: n for s, n in enumerate(starts)})
         for _ in range(new - 1):
-            self.step({s: 1 for s in range(len(starts))})
+            self.step(dict.fromkeys(range(len(starts)), 1))
         return [t[n:] for t, n in zip(self.tokens, starts, strict=True)]
 
 
