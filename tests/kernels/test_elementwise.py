@@ -74,7 +74,7 @@ def test_a_row_does_not_depend_on_the_others():
 def test_wrong_shapes_are_refused():
     x, weight = normal(3, 48), normal(48)
     for bad in (normal(3, 40), normal(2, 48), x.astype(np.float64), normal(48, 3).T):
-        with pytest.raises(ValueError, match="elementwise|rms_norm"):
+        with pytest.raises(ValueError, match=r"elementwise|rms_norm"):
             elementwise.rms_norm(x, weight, 1e-5, bad)
     with pytest.raises(ValueError, match="swiglu"):
         elementwise.swiglu(x, normal(3, 48))

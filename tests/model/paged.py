@@ -9,8 +9,8 @@ import numpy as np
 from kvbench.model.config import ModelConfig
 from kvbench.model.forward import Model, StepBatch, StepResult
 
-# Small enough for plain Python; two heads a KV head, three layers.
-SMALL = ModelConfig("llama", 3, 64, 2, 1, 64, 96, 211, max_positions=512)
+# Small enough for plain Python; two heads a KV head, two layers.
+SMALL = ModelConfig("llama", 2, 64, 2, 1, 64, 96, 211, max_positions=512)
 SHAPES = {
     "llama": SMALL,
     "tied": replace(SMALL, tied_embeddings=True, heads=4, kv_heads=4),
@@ -65,7 +65,7 @@ class Paged:
     def greedy(self, new: int) -> list[list[int]]:
         """Prompts whole in one step, then all sequences together, one token a step."""
         starts = [len(t) for t in self.tokens]
-        self.step({s: n for s, n in enumerate(starts)})
+        self.step(dict(enumerate(starts)))
         for _ in range(new - 1):
             self.step(dict.fromkeys(range(len(starts)), 1))
         return [t[n:] for t, n in zip(self.tokens, starts, strict=True)]
