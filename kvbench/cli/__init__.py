@@ -14,6 +14,7 @@ import click
 
 from .. import __version__
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
+from .kernels import kernels_command
 from .record import record_command
 from .run import run_command
 from .show import config_command, list_command
@@ -42,6 +43,7 @@ app.add_command(run_command, "run")
 app.add_command(list_command, "list")
 app.add_command(config_command, "config")
 app.add_command(record_command, "record")
+app.add_command(kernels_command, "kernels")
 app.add_command(verify_command, "verify")
 
 
