@@ -16,16 +16,16 @@ from ..core.errors import KvbenchError
 from ..core.requests import I64
 from ..memory.operations import OP_COUNT, OP_FIRST
 from ..scheduler.state import Engine
-from . import stepwise
 from .observe import fields_of
+from .stepwise import Stepper
 from .worker import Device
 
 
 class HostCopies:
     """Copies under way, and the bytes copied so far. host: block contents by block, the last of each."""
 
-    def __init__(self, engine: Engine, device: Device) -> None:
-        self._engine, self._device = engine, device
+    def __init__(self, engine: Engine, stepper: Stepper, device: Device) -> None:
+        self._engine, self._stepper, self._device = engine, stepper, device
         self._under_way: deque[tuple[I64, list[int]]] = deque()
         self._moved = 0
         self._active = engine.backups.ns_per_block > 0
@@ -35,7 +35,7 @@ class HostCopies:
         """Note the copies that the last commit began: their blocks, and a checksum of each."""
         if not self._active:
             return
-        now = stepwise.now_of(self._engine)
+        now = self._stepper.now()
         rows, blocks = (fields_of(self._engine.backups)[name] for name in ("rows", "blocks"))
         fresh = []
         at = now.copies_tail
@@ -51,7 +51,7 @@ class HostCopies:
         """Copy what has ended by now. KvbenchError: a block was written meanwhile."""
         if not self._active:
             return
-        now = stepwise.now_of(self._engine)
+        now = self._stepper.now()
         self._finish(now.copies_tail - now.copies_head)
 
     def drain(self) -> None:

@@ -22,6 +22,8 @@ from ..core.errors import KvbenchError, UsageError
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
+from ..prefix.chain_hash import chain, root_hash
+from ..prefix.keys import sequence_keys
 from ..scheduler.state_columns import KNOWN, PLAN_SLOT, PLAN_START, PLAN_TOKENS, SEQ
 from . import stepwise
 from .forking import with_beams
@@ -32,6 +34,7 @@ from .observe import fields_of
 from .settings import EngineSettings
 from .simulation import Simulation
 from .texts import Texts
+from .warm import cached_prefixes, visited_blocks
 from .worker import Device, DoneStep, PlannedStep, Worker
 
 
@@ -77,9 +80,13 @@ class MeasuredRun(Simulation):
         self._logits: dict[int, NDArray[np.float32]] = {}
         self.texts = Texts(with_beams(requests, settings), self._seqs["output"], device.vocab, settings.seed)
         self._worker = Worker(device, self.texts, settings.block_tokens, temperature, plant)
-        self._host_copies = HostCopies(self.engine, device)
+        self._stepper = stepwise.Stepper(self.engine)
+        self._host_copies = HostCopies(self.engine, self._stepper, device)
         self._running: Future[DoneStep] | None = None
         self._mark = 0
+        self._attended = 0
+        if settings.cache.state == "prefilled":
+            self._compute_cached()
 
     # ---------------------------------------------------------------- the loop
 
@@ -105,7 +112,7 @@ class MeasuredRun(Simulation):
             while not done:
                 done = self.advance(NEVER_NS, 20)
                 if progress is not None:
-                    progress(int(self.engine.num_done) // max(self.settings.beam.width, 1), self.num_sequences)
+                    progress(self._stepper.now().num_done // max(self.settings.beam.width, 1), self.num_sequences)
             self._host_copies.drain()
             check_integrity(self.engine)
         finally:
@@ -115,15 +122,15 @@ class MeasuredRun(Simulation):
         return True
 
     def _step(self, until_ns: int) -> int:
-        evicted = stepwise.now_of(self.engine).evicted
-        status = stepwise.plan(self.engine, until_ns)
+        evicted = self._stepper.now().evicted
+        status = self._stepper.plan(until_ns)
         self._host_copies.end()
         if status == stepwise.MUST_WAIT:
             self._land()
-            stepwise.wait(self.engine)
+            self._stepper.wait()
         elif status == stepwise.PLANNED:
             planned = self._take_down()
-            evicted = stepwise.now_of(self.engine).evicted - evicted
+            evicted = self._stepper.now().evicted - evicted
             if self.settings.overlap:
                 self._launch_beside(planned, evicted)
             else:
@@ -137,7 +144,7 @@ class MeasuredRun(Simulation):
         done = self._worker.launch(planned).result()
         self._mark = time.perf_counter_ns()
         self._note(done)
-        stepwise.complete(self.engine, host, done.device_ns, evicted)
+        self._stepper.complete(host, done.device_ns, evicted)
         self._follow_forks(done)
         self.measures.host_ns += host
 
@@ -147,7 +154,7 @@ class MeasuredRun(Simulation):
         self._land()
         self._running = self._worker.launch(planned)
         host += self._host_time()
-        stepwise.complete(self.engine, host, 0, evicted)
+        self._stepper.complete(host, 0, evicted)
         self.measures.host_ns += host
 
     def _land(self) -> None:
@@ -166,11 +173,37 @@ class MeasuredRun(Simulation):
         took, self._mark = now - self._mark, now
         return took
 
+    def _compute_cached(self) -> None:
+        """The KV of what lies in the cache at t = 0; nothing of it is counted."""
+        e, bt = self.engine, self.settings.block_tokens
+        block_of = cached_prefixes(e)
+        written: set[int] = set()
+        leading = visited_blocks(self.requests, self.settings.cache.state, bt)
+        for request in np.flatnonzero(leading).tolist():
+            seq = int(self._seqs["first"][request])
+            with np.errstate(over="ignore"):
+                content, blocks = root_hash(self._seqs["namespace"][seq]), []
+                for key in sequence_keys(e.block_keys, seq, int(leading[request])):
+                    content = chain(content, key)
+                    blocks.append(block_of.get(int(content), 0))
+            blocks = blocks[: blocks.index(0)] if 0 in blocks else blocks
+            there = next((i for i, block in enumerate(blocks) if block not in written), len(blocks))
+            if there == len(blocks):
+                continue
+            written.update(blocks)
+            nobody = np.array([seq]), np.array([there * bt]), np.array([(len(blocks) - there) * bt])
+            tables, copies = np.array([blocks], np.int32), np.empty((0, 2), np.int64)
+            self._worker.launch(PlannedStep(*nobody, np.array([1 << 40]), tables, copies)).result()
+
+    def attended_bytes(self, block_bytes: int) -> int:
+        """KV that decode attention has read so far."""
+        return self._attended * block_bytes // self.settings.block_tokens
+
     # ---------------------------------------------------------------- what a step needs, what it leaves
 
     def _take_down(self) -> PlannedStep:
         """The plan as arrays of its own: the engine goes on while it runs."""
-        now = stepwise.now_of(self.engine)
+        now = self._stepper.now()
         rows = self._plan_rows[: now.num_plan]
         slots, starts, tokens = (rows[:, column].copy() for column in (PLAN_SLOT, PLAN_START, PLAN_TOKENS))
         width = int((starts + tokens).max() - 1) // self.settings.block_tokens + 1
@@ -187,6 +220,8 @@ class MeasuredRun(Simulation):
         self.measures.kernel_ns.update(done.result.kernel_ns)
         self.measures.device_ns += done.device_ns
         self.measures.copied_blocks += len(done.planned.copies)
+        decodes = done.planned.tokens == 1
+        self._attended += int((done.planned.starts[decodes] + 1).sum())
 
     def _follow_forks(self, done: DoneStep) -> None:
         """Copy on write: who took over a table in this commit says what its donor said, then a token of its own.
@@ -200,7 +235,7 @@ class MeasuredRun(Simulation):
         for row in np.flatnonzero(planned.emits).tolist():
             self._logits[int(planned.seqs[row])] = done.result.logits[row].copy()
         takers: Counter[int] = Counter()
-        for donor, seq, tokens in self._forks[: stepwise.now_of(self.engine).num_forks].tolist():
+        for donor, seq, tokens in self._forks[: self._stepper.now().num_forks].tolist():
             index = tokens - int(self.texts.prompt_tokens[seq])
             takers[donor] += 1
             if index >= int(self.texts.output[seq]):

@@ -57,10 +57,6 @@ def _read(e):
     )
 
 
-def now_of(engine: Engine) -> Now:
-    return Now(*_read(engine))
-
-
 def _plan(e, until_ns, schedule, cancel):
     """Deliver events, jump over idle time, plan a step.
 
@@ -132,17 +128,23 @@ def _compiled(name: str) -> Callable[..., int]:
     return njit(signature, cache=True, nogil=True, error_model="numpy")(function)
 
 
-def plan(engine: Engine, until_ns: int) -> int:
-    """See _plan."""
-    d = loop.discipline_of(engine)
-    return _compiled("plan")(engine, until_ns, d.schedule, d.cancel)
+class Stepper:
+    """The verbs of one engine, with its scheduler and its watch; both are found once."""
 
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._discipline, self._watch = engine, loop.discipline_of(engine), loop.watch_of(engine)
 
-def complete(engine: Engine, host: int, device: int, evicted: int) -> None:
-    """host, device: ns (device 0 under overlap, see landed). evicted: blocks evicted while it was planned."""
-    _compiled("complete")(engine, host, device, evicted, loop.discipline_of(engine).commit, loop.watch_of(engine))
+    def plan(self, until_ns: int) -> int:
+        """See _plan."""
+        return _compiled("plan")(self._engine, until_ns, self._discipline.schedule, self._discipline.cancel)
 
+    def complete(self, host: int, device: int, evicted: int) -> None:
+        """host, device: ns (device 0 under overlap, see landed). evicted: blocks evicted while it was planned."""
+        _compiled("complete")(self._engine, host, device, evicted, self._discipline.commit, self._watch)
 
-def wait(engine: Engine) -> None:
-    """See _wait."""
-    _compiled("wait")(engine, loop.discipline_of(engine).commit)
+    def wait(self) -> None:
+        """See _wait."""
+        _compiled("wait")(self._engine, self._discipline.commit)
+
+    def now(self) -> Now:
+        return Now(*_read(self._engine))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.requests import I64
-from ..core.step_batch import StepBatch, StepResult
+from ..model.forward import StepBatch, StepResult
 from .texts import Texts
 
 PLANTED = ("skip_copy", "wrong_block", "short_context")

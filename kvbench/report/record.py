@@ -30,6 +30,7 @@ class RunRecord:
     path          how the engine ran: "step" or "calendar"
     fingerprint   sha256 of the workload
     notes         what was done to the input, one line each
+    measured      measured clock: (name, text) of what was measured beside latencies
     copy_on_write, allocation   rules of the cache that the table shows more of
     complete      False when the run was interrupted
     """
@@ -60,3 +61,4 @@ class RunRecord:
     summary: Summary
     copy_on_write: bool = False
     allocation: str = "paged"
+    measured: tuple[tuple[str, str], ...] = ()

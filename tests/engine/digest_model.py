@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvbench.core.step_batch import StepBatch, StepResult
+from kvbench.model.forward import StepBatch, StepResult
 
 MASK = (1 << 64) - 1
 
