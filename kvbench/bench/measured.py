@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..engine.measured import MeasuredRun
     from ..engine.settings import EngineSettings
     from ..model.config import ModelConfig
+    from ..model.forward import Model as CpuModel
+    from ..model.paged import PagedModel
 
 _LEAVE_BYTES = GIB // 2
 """Room for Python, activations and the packed copy of one matrix."""
@@ -120,30 +122,34 @@ def measured_settings(settings: EngineSettings) -> EngineSettings:
     return replace(settings, cache=cache, tokenize_ns_per_token=0, detokenize_ns=0, record_steps=True, fast=False)
 
 
-def measured_run(
-    config: Config, requests: Requests, settings: EngineSettings, tables: CostTables, plant: str = ""
-) -> MeasuredRun:
-    """The model with its weights and memory, its kernels warmed up, and an engine over it."""
-    from ..engine.measured import MeasuredRun
+def load_model(config: Config) -> CpuModel:
+    """The model with its weights, packed for this machine."""
     from ..model.forward import Model as CpuModel
-    from ..model.paged import PagedModel
     from ..model.weights import random_weights, read_weights
 
-    shape = model_config(config)
-    name = model_name(config)
+    shape, name = model_config(config), model_name(config)
     weights = read_weights(name, shape) if _is_folder(name) else random_weights(shape, config["seed"])
-    model = CpuModel(shape, weights, config["measured.numerics"], config["measured.threads"])
-    kv = model.kv_shape(
-        settings.cache.num_blocks + 1,
-        settings.block_tokens,
-        config["measured.layout"],
-        config["measured.kv_dtype"],
-    )
-    device = PagedModel(model, kv.allocate())
-    device.warm_up(config["measured.temperature"])
+    return CpuModel(shape, weights, config["measured.numerics"], config["measured.threads"])
+
+
+def measured_run(config: Config, requests: Requests, settings: EngineSettings, tables: CostTables) -> MeasuredRun:
+    """An engine over a model whose kernels, like the engine's verbs, are compiled or loaded already."""
+    from ..engine.measured import MeasuredRun
+
+    device, temperature = paged_model(config, settings, load_model(config)), config["measured.temperature"]
+    device.warm_up(temperature)
     short = replace(settings, check=False, faults=(), concurrency=0, closed_loop=False)
-    MeasuredRun(_two_short_requests(settings), short, tables, device).run()  # compiles, or loads, the engine's verbs
-    return MeasuredRun(requests, settings, tables, device, config["measured.temperature"], plant)
+    MeasuredRun(_two_short_requests(settings), short, tables, device).run()
+    return MeasuredRun(requests, settings, tables, device, temperature)
+
+
+def paged_model(config: Config, settings: EngineSettings, model: CpuModel) -> PagedModel:
+    """The model with memory for its KV: one block more than the engine's, whose ids begin at 1."""
+    from ..model.paged import PagedModel
+
+    layout, kv_dtype = config["measured.layout"], config["measured.kv_dtype"]
+    kv = model.kv_shape(settings.cache.num_blocks + 1, settings.block_tokens, layout, kv_dtype)
+    return PagedModel(model, kv.allocate())
 
 
 def _two_short_requests(settings: EngineSettings) -> Requests:
