@@ -130,7 +130,7 @@ def _others() -> Iterator[Variation]:
             (f"preset={preset}", f"cache.kind={cache}", "cache.backup=true", "cache.blocks=40", *_CHUNK[preset]),
         )
     urgent = (
-        "preset=vllm",
+        "preset=vllm-0.19",
         "block_tokens=4",
         "scheduler.policy=priority",
         "scheduler.max_num_batched_tokens=256",
