@@ -202,7 +202,9 @@ def measured_lines(run: MeasuredRun, config: Config, block_bytes: int) -> tuple[
         ("threads", f"{config['measured.threads']}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"),
     ]
     if seconds:
-        rows.insert(1, ("bandwidth", f"decode attention read {read / 1e9:.3g} GB of KV at {read / 1e9 / seconds:.3g} GB/s"))
+        rows.insert(
+            1, ("bandwidth", f"decode attention read {read / 1e9:.3g} GB of KV at {read / 1e9 / seconds:.3g} GB/s")
+        )
     if m.copied_blocks:
         rows.insert(2, ("copies", f"{m.copied_blocks:,} blocks, {m.copied_blocks * block_bytes:,} bytes"))
     return tuple(rows)

@@ -28,7 +28,15 @@ from ..engine.settings import (
 )
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
-from .measured import catalogue_model, check_config, cpu_budget, measured_settings, model_config, model_name, this_machine
+from .measured import (
+    catalogue_model,
+    check_config,
+    cpu_budget,
+    measured_settings,
+    model_config,
+    model_name,
+    this_machine,
+)
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -218,4 +226,3 @@ def _is_closed_loop(config: Config) -> bool:
     return config["arrivals.process"] == "closed" or any(
         phase.get("arrivals.process") == "closed" for phase in config.phases
     )
-

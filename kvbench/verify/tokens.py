@@ -17,12 +17,12 @@ import numpy as np
 from ..bench.configure import Configured, configure
 from ..bench.measured import load_model, paged_model
 from ..bench.system import System, build_system
+from ..core.config import Config
 from ..core.errors import KvbenchError
 from ..core.requests import Requests
 from ..costs.roofline import roofline
 from ..engine.measured import MeasuredRun
-from ..engine.worker import PLANTED
-from ..model.forward import Model
+from ..engine.worker import PLANTED, Device
 from ..workload.build import build_workload
 
 SCENARIO = "same-tokens"
@@ -145,15 +145,25 @@ BASE = Variation("vllm none block 16 ample whole serial", ("preset=vllm", "cache
 
 
 class TokenProof:
-    """Runs variations of one KV type with one model; compares each with the plain run of its group."""
+    """Runs variations of one KV type with one model; compares each with the plain run of its group.
 
-    def __init__(self, kv_dtype: str, model: str = "nano", numerics: str = "exact", plant: str = "") -> None:
+    device_of   makes a device for a system; without it, the model of the configuration with memory of its own
+    """
+
+    def __init__(
+        self,
+        kv_dtype: str,
+        model: str = "nano",
+        numerics: str = "exact",
+        plant: str = "",
+        device_of: Callable[[System], Device] | None = None,
+    ) -> None:
         self._given = (f"measured.kv_dtype={kv_dtype}", f"measured.model={model}", f"measured.numerics={numerics}")
         self._kv_dtype, self._plant = kv_dtype, plant
         config = self._configured(BASE).config
         self._requests = {"mixed": build_workload(build_system(config).config.tree())[0]}
         self._requests["urgent"] = _urgent(self._requests["mixed"])
-        self._model: Model = load_model(config)
+        self._device_of = device_of or _devices(config)
         self._plain = {"mixed": self._hashes(BASE, "")[0]}
 
     @property
@@ -190,12 +200,17 @@ class TokenProof:
         system = _planted(build_system(self._configured(variation).config), plant)
         config, settings = system.config, system.settings
         costs = roofline(system.deployment, system.costs)
-        device = paged_model(config, settings, self._model)
+        device = self._device_of(system)
         requests = self._requests[variation.group]
         planted = plant if plant in PLANTED else ""
         run = MeasuredRun(requests, settings, costs.tables, device, config["measured.temperature"], planted)
         run.run()
         return run.digests(), run
+
+
+def _devices(config: Config) -> Callable[[System], Device]:
+    model = load_model(config)
+    return lambda system: paged_model(system.config, system.settings, model)
 
 
 def _planted(system: System, plant: str) -> System:

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,7 +26,6 @@ from .test_clients import plain
 from .test_copy_on_write import systems as forking_systems
 from .test_runs import EACH, SGLANG, VLLM
 from .workloads import request_table
-
 
 JIT = os.environ.get("KVBENCH_TEST_JIT") == "1"
 
