@@ -97,8 +97,8 @@ def cpu_budget(config: Config, model: ModelConfig) -> MemoryBudget:
     wanted = blocks * one + weights + _LEAVE_BYTES
     if wanted > free:
         raise UsageError(
-            f"{blocks:,} blocks of KV need {blocks * one / GIB:.2f} GiB beside {weights / GIB:.2f} GiB of weights, and "
-            f"{free / GIB:.2f} GiB are free here; lower cache.blocks or measured.kv_gib, or take a smaller measured.model"
+            f"{blocks:,} blocks of KV need {blocks * one / GIB:.2f} GiB beside {weights / GIB:.2f} GiB of weights, "
+            f"and {free / GIB:.2f} GiB are free here; lower cache.blocks or measured.kv_gib, or take a smaller model"
         )
     if blocks < 1:
         raise UsageError("measured.kv_gib holds not one block; raise it, or set cache.blocks")

@@ -1,8 +1,8 @@
 """A model in a few lines whose every token depends on all that it attends to: what lies in a block must be right.
 
 The KV of a token is a digest of the token and of all KV before it, read through the block table; a row's next token is
-a digest of all KV up to its last one. So a block that holds another prefix, was never written, was copied late or not at
-all changes the tokens from there on.
+a digest of all KV up to its last one. So a block that holds another prefix, was never written, was copied late or not
+at all changes the tokens from there on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DigestModel:
             for row, context, first, stop in written
             for t in range(first, stop)
         )
-        for position, row, t, context in todo:
+        for _, row, t, context in todo:
             if row not in state:
                 state[row] = self._fold(batch.tables[row], context)
             value = digest(int(batch.tokens[t]), state[row])
