@@ -26,6 +26,7 @@ from ..engine.bounds import run_bounds
 from ..engine.settings import EngineSettings
 from ..engine.simulation import Simulation
 from ..metrics.latency import Summary, summarise
+from ..metrics.slo import Slo
 from ..report.record import MemoryLine, RunRecord
 from ..report.run_json import run_document
 from ..scheduler.presets import find_preset
@@ -98,7 +99,7 @@ def run(
     with stages.stage("bounds"):
         bounds = run_bounds(requests, simulation.block_keys(), journal, system.settings)
     with stages.stage("metrics"):
-        summary = summarise(journal, requests, counters, bounds)
+        summary = summarise(journal, requests, counters, bounds, Slo(**system.config.section("slo")))
         record = _record(configured, system, costs, requests, journal, counters, summary, complete)
     document = run_document(record, _details(configured, system, costs, trace, stages))
     warnings = (*refused, *_changed_workload(configured, record))
@@ -194,6 +195,7 @@ def _record(
         summary=summary,
         copy_on_write=config["cache.copy_on_write"],
         allocation=config["cache.allocation"],
+        slo=str(Slo(**config.section("slo"))),
     )
 
 

@@ -31,6 +31,7 @@ class RunRecord:
     fingerprint   sha256 of the workload
     notes         what was done to the input, one line each
     copy_on_write, allocation   rules of the cache that the table shows more of
+    slo           bounds of the goodput, as --goodput takes them
     complete      False when the run was interrupted
     """
 
@@ -60,3 +61,4 @@ class RunRecord:
     summary: Summary
     copy_on_write: bool = False
     allocation: str = "paged"
+    slo: str = ""
