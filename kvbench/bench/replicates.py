@@ -40,4 +40,3 @@ def run_seeds(configure: Configure, seeds: Sequence[int], progress: Progress) ->
 def same_workload(fingerprints: Sequence[str]) -> bool:
     """Several seeds drew one workload: nothing in it is drawn, and the replicates are none."""
     return len(fingerprints) > 1 and len(set(fingerprints)) == 1
-

@@ -30,9 +30,7 @@ def run_replicates(parameters: dict[str, Any]) -> int:
             records.append(result.record)
             if folder is not None:
                 own = make_folder(folder / f"seed-{result.record.seed}")
-                write_result(
-                    own, result.record, result.document, result.journal, result.requests, parameters["steps"]
-                )
+                write_result(own, result.record, result.document, result.journal, result.requests, parameters["steps"])
     if folder is not None:
         write_whole(folder / "summary.csv", replicates_csv(records))
     if not quiet and same_workload([record.fingerprint for record in records]):

@@ -1,8 +1,8 @@
 """Intervals by resampling: blocks of a correlated series, and pairs of replicates. Seeds are fixed, so are the results.
 
-    block_interval   a percentile of latencies in order of arrival: neighbours share a queue, so whole stretches of them
-                     are drawn, long enough to hold their correlation (circular block bootstrap, Politis and Romano 1992)
-    mean_interval    the mean of independent differences, one for each pair of replicates
+block_interval   a percentile of latencies in order of arrival: neighbours share a queue, so whole stretches of them
+                 are drawn, long enough to hold their correlation (circular block bootstrap, Politis and Romano 1992)
+mean_interval    the mean of independent differences, one for each pair of replicates
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ counted. Names and definitions are those of `vllm bench serve`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,4 +199,4 @@ def _in_ms(d: Distribution) -> Distribution:
     def ms(value: float | None) -> float | None:
         return None if value is None else value / NS_PER_MS
 
-    return Distribution(**{name: d.n if name == "n" else ms(value) for name, value in vars(d).items()})
+    return replace(d, **{name: ms(value) for name, value in vars(d).items() if name != "n"})
