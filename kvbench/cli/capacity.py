@@ -60,7 +60,7 @@ def _search(parameters: dict[str, Any]) -> int:
         click.echo(to_text(document), nl=False)
     else:
         said = answer(over, found.low, found.high, scale.most)
-        click.echo(capacity_table(runs.name, runs.slo, parameters["share"], said, rows))
+        click.echo(capacity_table(runs.name, runs.clock, runs.slo, parameters["share"], said, rows))
     return EXIT_OK
 
 
@@ -69,7 +69,7 @@ class _Runs:
 
     def __init__(self, parameters: dict[str, Any]) -> None:
         self.parameters = parameters
-        self.name, self.slo, self.num_requests = "", "", 0
+        self.name, self.clock, self.slo, self.num_requests = "", "", "", 0
 
     def try_load(self, load: float) -> Point:
         from ..bench.run import run
@@ -80,7 +80,8 @@ class _Runs:
         record = result.record
         if not record.complete:
             raise KeyboardInterrupt
-        self.name, self.slo, self.num_requests = record.run, record.slo, len(result.requests)
+        self.name, self.clock, self.slo = record.run, record.clock, record.slo
+        self.num_requests = len(result.requests)
         kept = float(record.summary["slo_share"] or 0.0)
         met = kept >= self.parameters["share"]
         if not self.parameters["quiet"]:

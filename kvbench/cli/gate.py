@@ -75,8 +75,10 @@ def _write(report: Report, parameters: dict[str, Any]) -> None:
     from ..gate.markdown import markdown
     from ..report.files import write_whole
 
+    summary = Path(parameters["markdown"] or "")
+    before = summary.read_text(encoding="utf-8") + "\n" if summary.is_file() else ""
     texts: dict[str, Callable[[], str]] = {
-        "markdown": lambda: markdown(report),
+        "markdown": lambda: markdown(report, len(before.encode())),
         "junit": lambda: junit(report),
         "bencher": lambda: bencher(report.candidates),
         "action_benchmark": lambda: action_benchmark(report.candidates),
@@ -85,5 +87,4 @@ def _write(report: Report, parameters: dict[str, Any]) -> None:
         if parameters[name] is None:
             continue
         path = Path(parameters[name])
-        before = path.read_text(encoding="utf-8") + "\n" if name == "markdown" and path.exists() else ""
-        write_whole(path, [before, text()])
+        write_whole(path, [before if name == "markdown" else "", text()])

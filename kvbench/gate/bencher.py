@@ -1,7 +1,7 @@
 """The candidate's runs in the JSON of Bencher.
 
-source: Bencher Metric Format: {benchmark: {measure: {"value", "lower_value", "upper_value"}}}; slugs of lower case letters,
-digits and hyphens as measures.
+source: Bencher Metric Format: {benchmark: {measure: {"value", "lower_value", "upper_value"}}}, where a measure is a
+slug of lower case letters, digits and hyphens.
 """
 
 from __future__ import annotations

@@ -66,13 +66,12 @@ class Report:
     @property
     def headline(self) -> str:
         """The verdict in one line."""
-        counts = {name: len(self.of(name)) for name in (REGRESSION, UNCERTAIN, STALE)}
+        words = {REGRESSION: "worse", UNCERTAIN: "inconclusive", STALE: "changed"}
+        counts = {kind: len(self.of(kind)) for kind in words}
         word = REGRESSION if counts[REGRESSION] else UNCERTAIN if counts[UNCERTAIN] else PASSED
-        told = [
-            f"{n} {text}" for n, text in zip(counts.values(), ("worse", "inconclusive", "changed"), strict=True) if n
-        ]
+        told = [f"{len(self.outcomes)} metrics", *(f"{n} {words[kind]}" for kind, n in counts.items() if n)]
         stale = "; baseline stale: --update it" if word == PASSED and counts[STALE] else ""
-        return f"{word}: {len(self.outcomes)} metrics{', ' if told else ''}{', '.join(told)}{stale}"
+        return f"{word}: {', '.join(told)}{stale}"
 
 
 def parse_limits(given: Sequence[str], known: Sequence[str]) -> Limits:
@@ -138,9 +137,8 @@ def judge(compared: Comparison, limit: float, clock: str, exact: bool) -> str:
         return REGRESSION
     if clock != MODELLED:
         return PASSED if compared.direction == NEITHER else _by_interval(compared, limit)
-    if compared.verdict in (BETTER, CHANGED) or all(
-        _loss(a, b, compared.direction) <= limit for a, b in compared.pairs
-    ):
+    within = all(_loss(a, b, compared.direction) <= limit for a, b in compared.pairs)
+    if within or compared.verdict in (BETTER, CHANGED):
         return STALE
     return REGRESSION if compared.verdict == WORSE else UNCERTAIN
 

@@ -16,14 +16,17 @@ _SIGNS = {REGRESSION: "❌", UNCERTAIN: "❔", STALE: "🔶", PASSED: "✅"}
 _TAIL = "\n_More rows were left out: a step summary holds 1 MiB._\n"
 
 
-def markdown(report: Report) -> str:
-    """The verdict, then a table of what changed, regressions first; rows are left out, and it says so, above 1 MiB."""
+def markdown(report: Report, used: int = 0) -> str:
+    """The verdict, then a table of what changed, regressions first; rows are left out, and it says so, above 1 MiB.
+
+    used   bytes that the step's summary holds already
+    """
     head = f"## kvbench gate: {report.headline}\n\nclock {report.clock}\n"
     changed = [one for kind in (REGRESSION, UNCERTAIN, STALE) for one in report.of(kind)]
     if not changed:
         return head
     head += "\n| | run | metric | unit | baseline | candidate | ratio | 95 % | limit |\n|-|-|-|-|-:|-:|-:|-:|-:|\n"
-    return head + "".join(_within(map(_row, changed), MOST_BYTES - len((head + _TAIL).encode())))
+    return head + "".join(_within(map(_row, changed), MOST_BYTES - used - len((head + _TAIL).encode())))
 
 
 def _within(rows: Iterator[str], room: int) -> Iterator[str]:

@@ -65,9 +65,8 @@ def check_pair(first: Run, second: Run, across: Collection[str] = ()) -> None:
     for column in (*MUST_AGREE, *(("machine",) if measured else ())):
         if column not in across and first[column] != second[column]:
             a, b = (run[column][:16] or "none" for run in (first, second))
-            raise NotComparable(
-                f"not comparable: {first['run']} seed {first['seed']}: another {MEANINGS.get(column, column)}: {a} and {b}"
-            )
+            what = MEANINGS.get(column, column)
+            raise NotComparable(f"not comparable: {first['run']} seed {first['seed']}: another {what}: {a} and {b}")
 
 
 def compare_group(group: Group, metrics: Sequence[str] | None = None) -> list[Comparison]:

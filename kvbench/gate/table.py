@@ -11,15 +11,15 @@ from .judge import PASSED, Report
 from .metrics import LOWER, is_latency
 from .pairing import Group
 from .runs import Run
-from .verdict import FEWEST_PAIRS, MODELLED, SAME, Comparison, geometric_mean
+from .verdict import FEWEST_PAIRS, MODELLED, Comparison, geometric_mean
 
 MODELLED_NOTE = (
-    "clock modelled: values are exact, and any difference is a change. ratio: second / first, the geometric mean over the "
-    f"seeds; 95 %: bootstrap over the pairs of seeds, from {FEWEST_PAIRS} of them on."
+    "Latencies in ms. clock modelled: values are exact, and any difference is a change. ratio: second / first, the "
+    f"geometric mean over the seeds; 95 %: bootstrap over the pairs of seeds, from {FEWEST_PAIRS} of them on."
 )
 MEASURED_NOTE = (
-    "clock measured: wall time. ratio: second / first, the geometric mean over the pairs; 95 %: bootstrap over the pairs, "
-    f"from {FEWEST_PAIRS} of them on; the verdict is that of the interval."
+    "Latencies in ms. clock measured: wall time. ratio: second / first, the geometric mean over the pairs; 95 %: "
+    f"bootstrap over the pairs, from {FEWEST_PAIRS} of them on; the verdict is that of the interval."
 )
 
 
@@ -32,8 +32,8 @@ def with_mean(compared: Sequence[Comparison], clock: str) -> list[Comparison]:
 def comparison_table(group: Group, compared: Sequence[Comparison], names: tuple[str, str]) -> str:
     """One group: values of both sides, ratio, interval, verdict."""
     first, second = group.pairs[0]
-    rows = [comparison_cells(c) for c in compared]
-    header = ["metric", "unit", *map(_short, names), "ratio", "95 %", "verdict"]
+    rows = [[name, *cells] for name, _, *cells in map(comparison_cells, compared)]  # without the unit, for the width
+    header = ["metric", *map(_short, names), "ratio", "95 %", "verdict"]
     pairs = "" if len(group.pairs) == 1 else f"; means of {len(group.pairs)} pairs"
     presets = first["preset"] if first["preset"] == second["preset"] else f"{first['preset']} and {second['preset']}"
     text = note(MODELLED_NOTE if group.clock == MODELLED else MEASURED_NOTE)
@@ -104,9 +104,11 @@ def update_lines(baseline: Sequence[Run], merged: Sequence[Run]) -> list[str]:
         if before is None:
             lines.append(f"{name}: new")
             continue
-        for column in run.identity:
-            if column != "machine" and run[column] != before[column]:
-                lines.append(f"{name}: {column} {before[column][:16]} -> {run[column][:16]}")
+        lines += [
+            f"{name}: {column} {before[column][:16]} -> {run[column][:16]}"
+            for column in run.identity
+            if column != "machine" and run[column] != before[column]
+        ]
         for metric in dict.fromkeys((*before.values, *run.values)):
             a, b = before.values.get(metric), run.values.get(metric)
             if a != b:
@@ -119,25 +121,17 @@ def baseline_key(run: Run) -> tuple[str, str, str]:
     return run["run"], run["preset"], run["seed"]
 
 
-def is_same(compared: Sequence[Comparison]) -> bool:
-    return all(c.verdict == SAME for c in compared)
-
-
 def _unit(unit: str) -> str:
     return unit.removeprefix("share of ") if len(unit) > 12 else unit
 
 
-def _short(text: str, most: int = 16) -> str:
+def _short(text: str, most: int = 14) -> str:
     return text if len(text) <= most else "..." + text[3 - most :]
 
 
 def _value(value: float | None) -> str:
     if value is None:
         return "-"
-    return (
-        f"{value:,.0f}"
-        if value == int(value) and abs(value) >= 1000
-        else f"{value:,.4g}"
-        if abs(value) < 1
-        else f"{value:,.2f}"
-    )
+    if abs(value) < 1:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 and value == int(value) else f"{value:,.2f}"

@@ -1,8 +1,8 @@
 """One metric of two sides, in pairs: ratio, interval, verdict.
 
-A pair is the two sides under one seed. On the modelled clock values are exact: any difference is a change, and where all
-pairs change the same way, that is the verdict. Else, and always on the measured clock, the verdict is that of a bootstrap
-interval over the pairs, which takes at least FEWEST_PAIRS of them.
+A pair is the two sides under one seed. On the modelled clock values are exact: any difference is a change, and where
+all pairs change the same way, that is the verdict. Else, and always on the measured clock, the verdict is that of a
+bootstrap interval over the pairs, which takes at least FEWEST_PAIRS of them.
 
     better, worse   by the direction of the metric        same          equal in every pair
     changed         of a metric without a better side     inconclusive  the pairs do not agree, or are too few
@@ -52,7 +52,7 @@ class Comparison:
 def compare(metric: str, unit: str, direction: int, pairs: Sequence[Pair], clock: str) -> Comparison:
     """Compare the second of each pair with the first."""
     there = [(a, b) for a, b in pairs if a is not None and b is not None]
-    logs = [math.log(b / a) for a, b in there if a > 0 and b > 0]
+    logs = [math.log(b) - math.log(a) for a, b in there if a > 0 and b > 0]
     has_ratio = bool(there) and len(logs) == len(there)
     ratio = math.exp(math.fsum(logs) / len(logs)) if has_ratio else None
     bounds = mean_interval(np.array(logs)) if has_ratio and len(logs) >= FEWEST_PAIRS else None
@@ -111,6 +111,6 @@ def geometric_mean(compared: Sequence[Comparison], clock: str) -> Comparison | N
         return None
     pairs: list[Pair] = []
     for own in zip(*(c.pairs for c in with_ratio), strict=True):
-        logs = [math.log(b / a) for a, b in own if a is not None and b is not None]
+        logs = [math.log(b) - math.log(a) for a, b in own if a is not None and b is not None]
         pairs.append((1.0, math.exp(math.fsum(logs) / len(logs))) if logs else (None, None))
     return compare("geometric mean", "", with_ratio[0].direction, pairs, clock)

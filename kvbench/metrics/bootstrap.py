@@ -60,11 +60,12 @@ def block_length(values: I64) -> int:
     n = values.size
     if n < 2:
         return 1
-    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable") - (n - 1) / 2
+    ordered = np.sort(values)
+    ranks = (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right") - n) / 2
     size = 1 << (2 * n - 1).bit_length()
     spectrum = np.fft.rfft(ranks, size)
     correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[:n]
-    correlation /= correlation[0]
+    correlation /= max(correlation[0], 1.0)
     pairs = correlation[: n // 2 * 2].reshape(-1, 2).sum(axis=1)
     positive = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else pairs.size
     stretch = max(2 * float(pairs[:positive].sum()) - 1, 1.0)

@@ -7,6 +7,7 @@ counted. Names and definitions are those of `vllm bench serve`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,4 +200,5 @@ def _in_ms(d: Distribution) -> Distribution:
     def ms(value: float | None) -> float | None:
         return None if value is None else value / NS_PER_MS
 
-    return replace(d, **{name: ms(value) for name, value in vars(d).items() if name != "n"})
+    in_ms: dict[str, Any] = {name: ms(value) for name, value in vars(d).items() if name != "n"}
+    return replace(d, **in_ms)

@@ -16,17 +16,17 @@ from .table import TITLES, grid, note
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 IID_NOTE = (
-    "95 % intervals. iid: order statistics of independent samples. blocks: of whole stretches in order of arrival (block "
-    "bootstrap), which heeds that neighbours share a queue; - where a run is too short for it, or a token's gaps have "
-    "no order of arrival. For a decision compare several seeds (--seeds, kvbench compare)."
+    "95 % intervals. iid: order statistics of independent samples. blocks: of whole stretches in order of arrival "
+    "(block bootstrap), which heeds that neighbours share a queue; - where a run is too short for it, or a token's "
+    "gaps have no order of arrival. For a decision compare several seeds (--seeds, kvbench compare)."
 )
 PARTS_NOTE = (
-    "Parts of the time from arrival to end, of finished sequences; their means add up to the mean E2EL. slowest 1 %: the "
-    "mean of a part among the sequences with the greatest E2EL."
+    "Parts of the time from arrival to end, of finished sequences; their means add up to the mean E2EL. slowest 1 %: "
+    "the mean of a part among the sequences with the greatest E2EL."
 )
 STEADY_NOTE = (
-    "fill: until the sequences in the system first reach their median; drain: after the last arrival. TTFT of those that "
-    "arrived in a stage, sequences/s of those that ended in it."
+    "fill: until the sequences in the system first reach their median; drain: after the last arrival. TTFT of those "
+    "that arrived in a stage, sequences/s of those that ended in it."
 )
 
 

@@ -13,8 +13,8 @@ from .run_json import summary_document
 from .table import grid, note
 
 SPREAD_NOTE = (
-    "sd: standard deviation between seeds, % of the mean. A difference between two designs that is not larger than what "
-    "seeds do is none: kvbench compare pairs them by seed."
+    "sd: standard deviation between seeds, % of the mean. A difference between two designs that is not larger than "
+    "what seeds do is none: kvbench compare pairs them by seed."
 )
 
 

@@ -38,7 +38,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Scale:
-    """What loads there are. precision: the bracket ends at high / low <= 1 + precision (whole loads: next to each other)."""
+    """What loads there are. precision: the bracket ends at high / low <= 1 + precision (whole: side by side)."""
 
     start: float
     least: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import FINISHED, PARTS
 from kvbench.costs.tables import HOST
 from kvbench.engine import loop
@@ -156,12 +158,8 @@ def test_each_part_is_what_an_observer_adds_up(name, overlap, monkeypatch):
     @given(SYSTEMS[name](False))
     def run(case: systems.Case) -> None:
         asks, system = case
-        try:
-            simulation, observer = observed(asks, replace(system, overlap=overlap), monkeypatch)
-        except Exception as error:
-            assert "did not get the blocks" in str(error)
-            return
-        check(simulation, observer)
+        with contextlib.suppress(KvbenchError):  # mixed chunks that run out of memory in the middle of a step
+            check(*observed(asks, replace(system, overlap=overlap), monkeypatch))
 
     run()
 
