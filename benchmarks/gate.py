@@ -48,7 +48,9 @@ def main(arguments: list[str]) -> int:
     update = arguments == ["--update"]
     with tempfile.TemporaryDirectory() as folder:
         folders = run_set(Path(folder))
-        return call(["gate", *folders, "--baseline", str(BASELINE), *(arguments if update else ["--exact", *arguments])])
+        return call(
+            ["gate", *folders, "--baseline", str(BASELINE), *(arguments if update else ["--exact", *arguments])]
+        )
 
 
 if __name__ == "__main__":
