@@ -42,13 +42,13 @@ PARTS = ("tokenize", "queue", "prefill", "decode", "stall", "preempted", "transf
 
 tokenize    text to tokens before the queue, tokens to text at the end
 queue       from there (and behind the client's own limit) to the start of the first step that computed one of its
-            tokens; of one that never ran, to its end
+            tokens, for whatever it waits (a place, memory, memory that a copy holds); of one that never ran, to its end
 prefill     whole steps that computed a part of its prompt, up to its first token, decodes beside it included
 decode      since then, what the steps would have taken without any prefill in them
 stall       other people's steps: since the first token, what prefills added to the steps or took for themselves;
             before it, steps that computed nothing of its prompt (overlap: the one that ran when it was admitted)
 preempted   from losing its memory to its next token of a step: waiting again and computing again
-transfer    it had a place and no step ran: waiting for a copy or a transfer
+transfer    it had a place and no step ran: waiting for a copy or a transfer (copies on write are a part of their step)
 """
 
 
