@@ -27,6 +27,7 @@ from ..engine.measured import MeasuredRun
 from ..engine.settings import EngineSettings
 from ..engine.simulation import Simulation
 from ..metrics.latency import Summary, summarise
+from ..metrics.slo import Slo
 from ..report.record import MemoryLine, RunRecord
 from ..report.run_json import run_document
 from ..scheduler.presets import find_preset
@@ -100,7 +101,7 @@ def run(
     with stages.stage("bounds"):
         bounds = run_bounds(requests, simulation.block_keys(), journal, system.settings)
     with stages.stage("metrics"):
-        summary = summarise(journal, requests, counters, bounds)
+        summary = summarise(journal, requests, counters, bounds, Slo(**system.config.section("slo")))
         record = _record(configured, system, costs, requests, journal, counters, summary, complete)
         record = _with_measures(record, system, simulation)
     document = run_document(record, _details(configured, system, costs, trace, stages))
@@ -205,6 +206,7 @@ def _record(
         summary=summary,
         copy_on_write=config["cache.copy_on_write"],
         allocation=config["cache.allocation"],
+        slo=str(Slo(**config.section("slo"))),
     )
 
 

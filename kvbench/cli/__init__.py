@@ -14,6 +14,9 @@ import click
 
 from .. import __version__
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
+from .capacity import capacity_command
+from .compare import ab_command, compare_command
+from .gate import gate_command
 from .kernels import kernels_command
 from .record import record_command
 from .run import run_command
@@ -45,6 +48,10 @@ app.add_command(config_command, "config")
 app.add_command(record_command, "record")
 app.add_command(kernels_command, "kernels")
 app.add_command(verify_command, "verify")
+app.add_command(compare_command, "compare")
+app.add_command(ab_command, "ab")
+app.add_command(gate_command, "gate")
+app.add_command(capacity_command, "capacity")
 
 
 def main() -> None:

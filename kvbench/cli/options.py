@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..core.errors import UsageError
+
 if TYPE_CHECKING:
     from ..bench.configure import Configured
 
@@ -44,12 +46,49 @@ def configuration_options(command: F) -> F:
         click.option("--burstiness", metavar="B", help="Shape of the gamma gaps; 1 is Poisson."),
         click.option("--max-concurrency", metavar="N", help="Requests in flight at most."),
         click.option("--seed", metavar="N", help="Of everything drawn."),
+        click.option(
+            "--goodput", metavar="SLO...", multiple=True, help="Promised latency in ms: ttft:200 tpot:50 (or e2el)."
+        ),
         click.option("--skip-bad-rows", is_flag=True, help="Leave wrong rows of a trace out, and count them."),
         click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Any key (kvbench config)."),
     )
     for option in reversed(options):
         command = option(command)
     return command
+
+
+class RunCommand(click.Command):
+    """Lets --goodput take several values, as in vLLM: --goodput ttft:200 tpot:50."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        listed = False
+        for arg in args:
+            if listed and _is_slo(arg) and spread[-1] != "--goodput":
+                spread.append("--goodput")
+            elif spread[-1:] != ["--goodput"]:
+                listed = arg == "--goodput"
+            spread.append(arg)
+        return super().parse_args(ctx, spread)
+
+
+def _is_slo(text: str) -> bool:
+    """NAME:MS, so that a target may follow the list."""
+    name, colon, bound = text.partition(":")
+    return bool(colon) and name.isalnum() and bound.replace(".", "", 1).isdecimal()
+
+
+def goodput_changes(given: Sequence[str]) -> list[str]:
+    """From "ttft:200 tpot:50" or one bound each to keys. UsageError: not NAME:MS."""
+    from ..metrics.keys import SLO_NAMES
+
+    changes = []
+    for bound in (part for text in given for part in text.split()):
+        name, _, ms = bound.partition(":")
+        if name not in SLO_NAMES or not _is_slo(bound):
+            raise UsageError(f"--goodput {bound}: write it as ttft:200; names are {', '.join(SLO_NAMES)}, times in ms")
+        changes.append(f"slo.{name}={ms}")
+    return changes
 
 
 def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ()) -> Configured:
@@ -61,6 +100,7 @@ def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ())
         value = parameters[parameter]
         if value is not None:
             changes.append((f"--{parameter.replace('_', '-')}", f"{key}={value}"))
+    changes += [("--goodput", text) for text in goodput_changes(parameters["goodput"])]
     if parameters["skip_bad_rows"]:
         changes.append(("--skip-bad-rows", "trace.skip_bad_rows=true"))
     changes += [("--set", text) for text in parameters["sets"]]

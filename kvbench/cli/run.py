@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from .options import configuration_options, configured
+from .options import RunCommand, configuration_options, configured
 from .progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 
+DETAILS = ("intervals", "attribution", "steady")
+"""Options that add a table, or a part of the JSON."""
 
-@click.command()
+
+@click.command(cls=RunCommand)
 @configuration_options
 @click.option("-o", "--output", metavar="DIR", help="Write requests.csv, summary.csv, run.json; - prints summary.csv.")
 @click.option("--steps", is_flag=True, help="Write steps.csv too (with -o).")
@@ -28,6 +31,10 @@ STDOUT = "-"
     "--grid", "grids", metavar="KEY=V,V", multiple=True, help="Run every combination; 1000..64000*4 is a range."
 )
 @click.option("--plot", metavar="FILE", help="Draw the curves of a grid: .svg or .png.")
+@click.option("--seeds", metavar="K", type=click.IntRange(min=1), help="Run K seeds, from --seed on, as replicates.")
+@click.option("--intervals", is_flag=True, help="Intervals of every percentile, correlation heeded.")
+@click.option("--attribution", is_flag=True, help="Where the time from arrival to end went.")
+@click.option("--steady", is_flag=True, help="Filling, steady part and draining apart.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
 @click.option("-v", "--verbose", is_flag=True, help="Say where the time went; show the trace of a fault.")
 def run_command(**parameters: Any) -> int:
@@ -44,14 +51,26 @@ def run_command(**parameters: Any) -> int:
         raise UsageError("--plot draws the curves of a grid; add --grid cache.blocks=1000..64000*4")
     if parameters["target"] is None and parameters["trace"] is None:
         raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    if parameters["seeds"] and (parameters["grids"] or parameters["cache_only"]):
+        raise UsageError("--seeds runs one configuration; for a grid name the seeds in it: --grid seed=0..4+1")
+    if (parameters["seeds"] or parameters["grids"] or parameters["cache_only"]) and _details_of(parameters):
+        raise UsageError(f"--{_details_of(parameters)} looks into one run; leave --seeds, --grid or --cache-only out")
     if parameters["grids"]:
         from .grid import run_points
 
         return run_points(parameters)
+    if parameters["seeds"]:
+        from .replicates import run_replicates
+
+        return run_replicates(parameters)
     configuration = configured(parameters)
     if parameters["cache_only"]:
         return _replay(configuration, parameters)
     return _run(configuration, parameters)
+
+
+def _details_of(parameters: dict[str, Any]) -> str:
+    return next((name for name in DETAILS if parameters[name]), "")
 
 
 def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
@@ -81,14 +100,31 @@ def _shown(result: Result, parameters: dict[str, Any]) -> str:
     if parameters["as_json"]:
         from ..report.run_json import summary_document, to_text
 
-        return to_text(summary_document(result.record))
+        return to_text(summary_document(result.record) | details(result, parameters))
     if parameters["output"] == STDOUT:
         from ..report.csv_files import summary_csv
 
         return "".join(summary_csv(result.record))
     from ..report.table import run_table
 
-    return run_table(result.record) + "\n"
+    return "\n\n".join([run_table(result.record), *details(result, parameters, as_text=True).values()]) + "\n"
+
+
+def details(result: Result, parameters: dict[str, Any], as_text: bool = False) -> dict[str, Any]:
+    """What was asked for beside the summary: name -> table or document."""
+    if not any(parameters[name] for name in DETAILS):
+        return {}
+    from ..report import details as tables
+
+    summary, journal = result.record.summary, result.journal
+    found: dict[str, Any] = {}
+    if parameters["intervals"]:
+        found["intervals"] = (tables.intervals_table if as_text else tables.intervals)(summary, journal)
+    if parameters["attribution"]:
+        found["attribution"] = (tables.attribution_table if as_text else tables.attribution)(journal)
+    if parameters["steady"]:
+        found["steady"] = (tables.steady_table if as_text else tables.steady)(journal)
+    return found
 
 
 def _write(folder: Path, result: Result, steps: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..core.errors import EXIT_OK
-from .options import configuration_options, configured
+from .options import RunCommand, configuration_options, configured
 
 WIDTH = 100
 
@@ -34,7 +34,7 @@ def list_command() -> int:
     return EXIT_OK
 
 
-@click.command()
+@click.command(cls=RunCommand)
 @configuration_options
 def config_command(**parameters: Any) -> int:
     """Show every key with its value for X.

@@ -6,7 +6,7 @@ per step. All times are int64 ns from t = 0; NEVER (-1) means it did not happen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,26 @@ prefix cache alone; tail_waste_tokens: slots of used blocks that hold no token; 
 duration, or under overlap what it did beside the step before."""
 
 
+PARTS = ("tokenize", "queue", "prefill", "decode", "stall", "preempted", "transfer")
+"""Columns of Journal.parts_ns: where the time from arrival to end went. They sum to it exactly.
+
+tokenize    text to tokens before the queue, tokens to text at the end
+queue       from there (and behind the client's own limit) to the start of the first step that computed one of its
+            tokens, for whatever it waits (a place, memory, memory that a copy holds); of one that never ran, to its end
+prefill     whole steps that computed a part of its prompt, up to its first token, decodes beside it included
+decode      since then, what the steps would have taken without any prefill in them
+stall       other people's steps: since the first token, what prefills added to the steps or took for themselves;
+            before it, steps that computed nothing of its prompt (overlap: the one that ran when it was admitted)
+preempted   from losing its memory to its next token of a step: waiting again and computing again
+transfer    it had a place and no step ran: waiting for a copy or a transfer (copies on write are a part of their step)
+"""
+
+
+def no_parts() -> I64:
+    """Of an engine that does not tell."""
+    return np.zeros((0, len(PARTS)), np.int64)
+
+
 @dataclass(frozen=True)
 class Journal:
     """What happened. Sequence arrays have shape (num_sequences,), in order of request, then sample.
@@ -57,6 +77,7 @@ class Journal:
     preemptions      times it lost its memory
     itl_gap_ns, itl_count   (rows,) inter-token gaps and how many tokens had that gap
     steps            (num_steps or 0, len(STEP_COLUMNS))
+    parts_ns         (num_sequences or 0, len(PARTS)); a row of NEVER for one that has not ended
     """
 
     request_index: I64
@@ -74,6 +95,7 @@ class Journal:
     itl_gap_ns: I64
     itl_count: I64
     steps: I64
+    parts_ns: I64 = field(default_factory=no_parts)
 
 
 @dataclass(frozen=True)

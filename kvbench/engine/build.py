@@ -18,6 +18,7 @@ from ..prefix.keys import block_keys
 from ..prefix.radix import make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.shadow import make_shadow
+from ..scheduler.spent import NUM_SPENT
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
 from ..scheduler.state_columns import (
     ALLOCATIONS,
@@ -101,6 +102,7 @@ def build_engine(
         "plan": np.zeros((num_slots + 4, 4), np.int64),
         "keys": np.zeros(max(max_blocks, num_slots) + 64, np.int64),
         "query": np.zeros(QUERY_SIZE, np.float64),
+        "alone": np.zeros(NUM_RESOURCES, np.int64),
         "resources": np.zeros(NUM_RESOURCES, np.int64),
         "batch": np.zeros(num_slots + 4, np.int64),
         "chunk": NO_SLOT,
@@ -229,6 +231,7 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "max_tokens": r.max_tokens[request],
         "present": np.zeros(num) if r.present_tokens is None else r.present_tokens[request],
         "head": _heads(requests, settings),
+        "spent": np.zeros((num, NUM_SPENT)),
         "cancel_after": r.cancel_ns[request],
         "arrival": r.arrival_ns[request],
         "first": np.concatenate(([0], np.cumsum(r.samples))),

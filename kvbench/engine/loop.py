@@ -33,6 +33,7 @@ from ..scheduler import (
     token_budget_calendar,
 )
 from ..scheduler.lifecycle import drop_waiting
+from ..scheduler.spent import pass_time
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
     FAILED,
@@ -86,7 +87,24 @@ def execute(e):
     e.prefill_seqs, e.prefill_tokens = chunks, tokens
     if batch > 0:
         set_decode(query, batch, context, 0)
-    return step_ns(e.costs, query, e.resources)
+    duration = step_ns(e.costs, query, e.resources)
+    e.step_prefill_ns = 0
+    if chunks > 0:
+        e.step_prefill_ns = NEVER_NS if batch == 0 else _prefill_share(e, batch, context, duration)
+    return duration
+
+
+@inline
+def _prefill_share(e, batch, context, duration):
+    """Nanoseconds that a mixed step takes longer than its decodes alone would; under overlap the device's part."""
+    query = e.query
+    clear(query)
+    query[COPY_BYTES] = e.copy_bytes
+    set_decode(query, batch, context, 0)
+    longer = duration - step_ns(e.costs, query, e.alone)
+    if e.overlap:
+        longer -= e.resources[HOST] - e.alone[HOST]
+    return max(longer, 1)  # 0 would say that there is no prefill
 
 
 @inline
@@ -180,7 +198,7 @@ def run_beside(e, host, device, evicted):
 
 
 @inline
-def pass_time(e, host, device, evicted):
+def run_for(e, host, device, evicted):
     """The planned step runs: so much host and device time, one after the other or beside the step before."""
     if e.overlap:
         run_beside(e, host, device, evicted)
@@ -196,7 +214,7 @@ def pass_time(e, host, device, evicted):
 def one_step(e, schedule, commit, watch):
     """Schedule, execute, commit. False when the plan was empty."""
     make_space(e)
-    evicted = e.pool.evicted
+    evicted, before = e.pool.evicted, e.now
     schedule(e)
     if e.num_plan == 0 and e.calendar.planned == 0:
         if e.num_flight == 0:
@@ -205,8 +223,9 @@ def one_step(e, schedule, commit, watch):
     else:
         duration = execute(e)
         host = e.resources[HOST]
-        pass_time(e, host, duration - host, e.pool.evicted - evicted)
+        run_for(e, host, duration - host, e.pool.evicted - evicted)
         watch(e)
+    pass_time(e, e.now - before)
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)

@@ -28,6 +28,7 @@ from ..scheduler.state_columns import (
     STATE_NAMES,
     TIMED_OUT,
 )
+from .attribution import parts_of
 from .build import build_engine
 from .integrity import check_integrity
 from .loop import DONE, FAULT, PAUSED, advance
@@ -143,6 +144,7 @@ class Simulation:
             itl_gap_ns=e.journal.gap[: e.journal.rows],
             itl_count=e.journal.count[: e.journal.rows],
             steps=e.journal.steps[: e.journal.num_steps],
+            parts_ns=parts_of(q, status, self.settings)[heard],
         )
 
     def block_keys(self) -> BlockKeys:

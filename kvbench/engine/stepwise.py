@@ -17,12 +17,18 @@ from typing import Any, NamedTuple
 from numba import njit, types
 
 from ..core.jit import PLAIN, entry
+from ..core.units import NEVER_NS
+from ..scheduler.spent import pass_time
 from ..scheduler.state import Engine
 from . import loop
 from .events import settle_ended
 
 # What `plan` returns besides loop.DONE, PAUSED and FAULT.
 PLANNED, MUST_WAIT, EMPTY = 16, 17, 18
+
+
+_PARTS = 1_000_000
+"""Shares of a step that has not ended are whole numbers of these."""
 
 
 class Now(NamedTuple):
@@ -80,9 +86,13 @@ def _plan(e, until_ns, schedule, cancel):
 
 def _complete(e, host, device, evicted, commit, watch):
     """The planned step took so long; what the host has results of is committed."""
-    loop.execute(e)  # counts its rows
-    loop.pass_time(e, host, device, evicted)
+    before, modelled = e.now, loop.execute(e)  # counts its rows, too
+    if 0 < e.step_prefill_ns < NEVER_NS:  # of a mixed step: the share that the cost tables give to its prefills
+        whole = _PARTS if e.overlap else host + device
+        e.step_prefill_ns = max(e.step_prefill_ns * whole // max(modelled, 1), 1)
+    loop.run_for(e, host, device, evicted)
     watch(e)
+    pass_time(e, e.now - before)
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)
@@ -90,7 +100,9 @@ def _complete(e, host, device, evicted, commit, watch):
 
 def _wait(e, commit):
     """The step that ran has ended, and nothing was planned beside it."""
+    before = e.now
     e.now = max(e.now, e.device_end)
+    pass_time(e, e.now - before)
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)
@@ -110,6 +122,8 @@ def landed(e, device):
     e.device_ns += device
     row[1] += device
     e.device_end = end
+    if 0 < e.flight_prefill_ns < NEVER_NS:
+        e.flight_prefill_ns = max(e.flight_prefill_ns * device // _PARTS, 1)
 
 
 @cache

@@ -6,7 +6,8 @@ counted. Names and definitions are those of `vllm bench serve`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,14 @@ from ..core.journal import FINISHED, NEVER, STATUS_NAMES, Counters, HitBounds, J
 from ..core.requests import Requests
 from ..core.units import NS_PER_MS, NS_PER_S
 from .percentiles import EMPTY, Distribution, distribution
+from .slo import Slo, kept, promised
 
 I64 = NDArray[np.int64]
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 """Names in the order of summary.csv; all in ms."""
+
+NO_SLO = Slo()
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,9 @@ def sequence_times(journal: Journal) -> SequenceTimes:
     )
 
 
-def summarise(journal: Journal, requests: Requests, counters: Counters, bounds: HitBounds | None = None) -> Summary:
+def summarise(
+    journal: Journal, requests: Requests, counters: Counters, bounds: HitBounds | None = None, slo: Slo = NO_SLO
+) -> Summary:
     """Distributions and totals of a run, finished or partial. bounds: of its hits, where they were worked out."""
     times = sequence_times(journal)
     done = journal.status == FINISHED
@@ -84,7 +90,17 @@ def summarise(journal: Journal, requests: Requests, counters: Counters, bounds: 
     }
     counted = np.bincount(journal.status, minlength=len(STATUS_NAMES))
     statuses = {name: int(k) for name, k in zip(STATUS_NAMES, counted, strict=True) if k}
-    return Summary(latencies, _scalars(journal, requests, counters, bounds, done), statuses)
+    scalars = _scalars(journal, requests, counters, bounds, done) | _goodput(journal, times, slo)
+    return Summary(latencies, scalars, statuses)
+
+
+def _goodput(journal: Journal, times: SequenceTimes, slo: Slo) -> dict[str, tuple[float | int | None, str]]:
+    """Sequences that kept every promise, a second and as a share of all but those that their clients gave up."""
+    good = int(kept(slo, journal, times.ttft_ns, times.tpot_ns, times.e2el_ns).sum())
+    return {
+        "goodput": (_rate(good, wall_time_ns(journal)) if slo else None, "sequences/s"),
+        "slo_share": (_share(good, promised(journal)) if slo else None, "share of sequences"),
+    }
 
 
 def _scalars(
@@ -184,4 +200,5 @@ def _in_ms(d: Distribution) -> Distribution:
     def ms(value: float | None) -> float | None:
         return None if value is None else value / NS_PER_MS
 
-    return Distribution(ms(d.mean), ms(d.p50), ms(d.p90), ms(d.p99), ms(d.p99_low), ms(d.p99_high), d.n)
+    in_ms: dict[str, Any] = {name: ms(value) for name, value in vars(d).items() if name != "n"}
+    return replace(d, **in_ms)

@@ -26,7 +26,7 @@ class Distribution:
     """What a table says about one latency, in the unit of the values; None: the number does not exist.
 
     p99_low, p99_high   order statistics that hold the true p99 with 95 % if the samples are independent
-                        (latencies in a queue are not: the interval is too narrow then)
+                        (latencies in a queue are not: the interval is too narrow then); so for the others
     """
 
     mean: float | None
@@ -36,6 +36,10 @@ class Distribution:
     p99_low: float | None
     p99_high: float | None
     n: int
+    p50_low: float | None = None
+    p50_high: float | None = None
+    p90_low: float | None = None
+    p90_high: float | None = None
 
 
 EMPTY = Distribution(None, None, None, None, None, None, 0)
@@ -55,15 +59,23 @@ def distribution(values: I64, counts: I64 | None = None) -> Distribution:
     n = int(ends[-1]) if ends.size else 0
     if n == 0:
         return EMPTY
-    low, high = order_statistics(n, 0.99, ALPHA)
+
+    def bounds(p: float) -> list[float | None]:
+        return [None if k is None else _ranked(values, ends, k - 1) for k in order_statistics(n, p, ALPHA)]
+
+    (p50_low, p50_high), (p90_low, p90_high), (p99_low, p99_high) = map(bounds, (0.5, 0.9, 0.99))
     return Distribution(
         mean=_total(values, counts[order]) / n,
         p50=_percentile(values, ends, 50),
         p90=_percentile(values, ends, 90),
         p99=_percentile(values, ends, 99),
-        p99_low=None if low is None else _ranked(values, ends, low - 1),
-        p99_high=None if high is None else _ranked(values, ends, high - 1),
+        p99_low=p99_low,
+        p99_high=p99_high,
         n=n,
+        p50_low=p50_low,
+        p50_high=p50_high,
+        p90_low=p90_low,
+        p90_high=p90_high,
     )
 
 
@@ -96,6 +108,14 @@ def order_statistics(n: int, p: float, alpha: float) -> tuple[int | None, int | 
     low = binomial_quantile(alpha / 2, n, p)
     high = binomial_quantile(1 - alpha / 2, n, p) + 1
     return (low if low >= 1 else None), (high if high <= n else None)
+
+
+def fewest_samples(p: float, alpha: float = ALPHA) -> int:
+    """Fewest samples for which both bounds of that interval exist: 36 for p90, 72 for p95, 368 for p99."""
+    n = 1
+    while None in order_statistics(n, p, alpha):
+        n += 1
+    return n
 
 
 def binomial_quantile(q: float, n: int, p: float) -> int:

@@ -12,7 +12,7 @@ from dataclasses import astuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.journal import NEVER, STATUS_NAMES, STEP_COLUMNS, Journal
+from ..core.journal import NEVER, PARTS, STATUS_NAMES, STEP_COLUMNS, Journal
 from ..core.requests import NONE, Requests
 from ..core.units import NS_PER_MS
 from ..metrics.latency import LATENCIES, sequence_times
@@ -22,11 +22,12 @@ I64 = NDArray[np.int64]
 
 REQUEST_COLUMNS = (
     "request_id,session_id,turn,sample,tenant,namespace,priority,phase,status,arrival_ms,queue_ms,ttft_ms,"
-    "tpot_ms,e2el_ms,prompt_tokens,cached_tokens,output_tokens,recomputed_tokens,preemptions"
+    "tpot_ms,e2el_ms,prompt_tokens,cached_tokens,output_tokens,recomputed_tokens,preemptions,"
+    + ",".join(f"time_{part}_ms" for part in PARTS)
 )
 SUMMARY_COLUMNS = (
     "run,fingerprint,schema,clock,cache_state,preset,model,device,machine,seed,metric,unit,mean,p50,p90,p99,"
-    "p99_low,p99_high,n"
+    "p99_low,p99_high,n,p50_low,p50_high,p90_low,p90_high"
 )
 
 ROWS_AT_ONCE = 1 << 16
@@ -62,8 +63,16 @@ def requests_csv(journal: Journal, requests: Requests) -> Iterator[str]:
                 _integers(journal.output_tokens[part]),
                 _integers(journal.recomputed_tokens[part]),
                 _integers(journal.preemptions[part]),
+                *_parts(journal, part),
             ]
         )
+
+
+def _parts(journal: Journal, part: slice) -> list[list[str]]:
+    """Where the time went, a column each; empty where the engine does not tell."""
+    if journal.parts_ns.shape[0] == journal.status.size:
+        return [_milliseconds(column) for column in journal.parts_ns[part].T]
+    return [[""] * journal.status[part].size for _ in PARTS]
 
 
 def steps_csv(journal: Journal) -> Iterator[str]:
@@ -96,10 +105,10 @@ def summary_csv(record: RunRecord) -> Iterator[str]:
     ]
     head = ",".join(_quoted(cell) for cell in identity)
     for name in LATENCIES:
-        *numbers, n = astuple(record.summary.latencies[name])
-        yield f"{head},{name},ms,{','.join(_number(x) for x in numbers)},{n}\n"
+        cells = ",".join(map(_number, astuple(record.summary.latencies[name])))
+        yield f"{head},{name},ms,{cells}\n"
     for name, (value, unit) in record.summary.scalars.items():
-        yield f"{head},{name},{_quoted(unit)},{_number(value)},,,,,,\n"
+        yield f"{head},{name},{_quoted(unit)},{_number(value)},,,,,,,,,,\n"
 
 
 def _rows(columns: Sequence[Sequence[str]]) -> str:

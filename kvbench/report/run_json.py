@@ -63,6 +63,7 @@ def summary_document(record: RunRecord) -> dict[str, Any]:
         "model": record.model,
         "parallelism": record.parallelism,
         "seed": record.seed,
+        "slo": record.slo,
         "statuses": record.summary.statuses,
         "memory_bytes": {line.name: line.num_bytes for line in record.memory},
         **metrics,

@@ -29,7 +29,7 @@ def run_table(record: RunRecord) -> str:
     """The whole report of a run. Numbers are formatted here, so nothing parses them again."""
     blocks = [
         _labelled(_head(record)),
-        _labelled(_totals(record.summary)),
+        _labelled(_totals(record.summary, record.slo)),
         _latencies(record.summary),
         _labelled(_cache(record)),
         _labelled(list(record.measured)),
@@ -53,7 +53,7 @@ def _head(r: RunRecord) -> list[tuple[str, str]]:
     return rows + [("note", note) for note in r.notes]
 
 
-def _totals(summary: Summary) -> list[tuple[str, str]]:
+def _totals(summary: Summary, slo: str = "") -> list[tuple[str, str]]:
     outcome = ", ".join(f"{count:,} {name}" for name, count in summary.statuses.items())
     sequences = "" if summary["sequences"] == summary["requests"] else f" ({summary['sequences']:,} sequences)"
     return [
@@ -65,7 +65,17 @@ def _totals(summary: Summary) -> list[tuple[str, str]]:
             f"{_decimal(summary['total_token_throughput'], 1)} total tokens/s "
             f"over {_decimal(summary['duration'], 3)} s",
         ),
+        *_goodput(summary, slo),
         *_busy(summary),
+    ]
+
+
+def _goodput(s: Summary, slo: str) -> list[tuple[str, str]]:
+    """How much of it kept what was promised, where something was."""
+    if not slo:
+        return []
+    return [
+        ("goodput", f"{_decimal(s['goodput'], 3)} sequences/s; {_percent(s['slo_share'])} of sequences kept {slo}"),
     ]
 
 

@@ -37,6 +37,7 @@ from .lifecycle import (
     preempt,
 )
 from .queues import close_slot, run_remove
+from .spent import note_decode
 from .state import set_state
 from .state_columns import (
     BLOCKS,
@@ -202,6 +203,7 @@ def _count(e, slot, heard):
     if rec[slot, PHASE] != IN_DECODE:
         rec[slot, PHASE] = IN_DECODE
         set_state(e, seq, DECODING)
+        note_decode(e, seq)
     return count_token(rec, slot, now)
 
 

@@ -16,6 +16,7 @@ from . import kv
 from .forks import blocks_of_donor, came, donor_of, drop_oldest, fork, make_writable
 from .lifecycle import admit, count_admission, start_of
 from .queues import open_slot, peek_slot, queue_remove, run_append
+from .spent import note_admission
 from .state import set_state
 from .state_columns import (
     COMPUTED,
@@ -108,6 +109,7 @@ def _follow(e, seq):
     run_append(e.slots, slot)
     if e.seqs.scheduled[seq] < 0:
         e.seqs.scheduled[seq] = e.now
+    note_admission(e, seq)
     set_state(e, seq, PREFILLING)
 
 

@@ -11,6 +11,7 @@ from ..core.jit import inline, jit
 from . import kv
 from .calendar import note_gap
 from .queues import close_slot, open_slot, queue_by_urgency, queue_front, queue_remove
+from .spent import note_admission, note_decode, note_end, note_preemption
 from .state import set_state
 from .state_columns import (
     CANCELLED,
@@ -62,6 +63,7 @@ def admit(e, seq, hits, link):
 def count_admission(e, seq, matched):
     """An admission found `matched` tokens: hits if it is the first one, less to recompute after a preemption."""
     q = e.seqs
+    note_admission(e, seq)
     if q.scheduled[seq] < 0:
         q.scheduled[seq] = e.now
         q.cached[seq] = matched
@@ -90,6 +92,7 @@ def begin_decode(e, slot, now):
         note_gap(e.journal, now - rec[slot, LAST_TOKEN], np.int64(1))
     rec[slot, PHASE] = IN_DECODE
     set_state(e, seq, DECODING)
+    note_decode(e, seq)
     return count_token(rec, slot, now)
 
 
@@ -121,6 +124,7 @@ def end(e, slot, state):
 def close_sequence(e, seq, state):
     """Stamp a terminal state. The event loop frees the successors when it sees `num_done` rise."""
     set_state(e, seq, state)
+    note_end(e, seq)
     q = e.seqs
     q.finish[seq] = e.now + e.rules.detokenize_ns if state == FINISHED else e.now
     e.ended[e.num_ended] = seq
@@ -163,6 +167,7 @@ def suspend(e, slot):
     q.preemptions[seq] += 1
     e.preemptions += 1
     set_state(e, seq, PREEMPTED)
+    note_preemption(e, seq)
     e.victims[e.num_victims] = seq
     e.num_victims += 1
     close_slot(e, slot)

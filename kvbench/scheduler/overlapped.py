@@ -22,6 +22,7 @@ from ..memory.pool import ring_give
 from . import kv, token_budget
 from .calendar import note_gap
 from .lifecycle import count_token, drop_waiting, end
+from .spent import CHUNK, FIRST, FLIGHT_DOES, FLIGHT_SEQ, FLIGHT_SLOT, NEXT_TOKEN, NOTHING, note_decode
 from .state import set_state
 from .state_columns import (
     CANCELLED,
@@ -44,11 +45,6 @@ from .state_columns import (
     SEQ,
 )
 
-# Columns of Engine.flight, a row for each of the step on the device, and what its row does.
-FLIGHT_SLOT, FLIGHT_SEQ, FLIGHT_DOES = range(3)
-CHUNK, FIRST, NEXT_TOKEN, NOTHING = range(4)
-# CHUNK: a part of a prefill; FIRST: the last part, a token comes out; NEXT_TOKEN: a decode; NOTHING: for nobody
-
 
 @entry
 def commit_token_budget(e):
@@ -62,7 +58,7 @@ def commit_token_budget(e):
                 _late_token(e, seq)
         elif does == CHUNK:
             kv.publish_unfinished(e, slot)
-        elif _token_out(e, slot, seq):
+        elif _token_out(e, slot, seq, does):
             token_budget.finish(e, slot)
         elif does == FIRST:
             kv.publish_unfinished(e, slot)
@@ -76,7 +72,7 @@ def commit_prefill_first(e):
         slot, seq, does = e.flight[row, FLIGHT_SLOT], e.flight[row, FLIGHT_SEQ], e.flight[row, FLIGHT_DOES]
         if does == NOTHING or does == CHUNK or e.seqs.slot[seq] != slot:
             continue
-        if _token_out(e, slot, seq):
+        if _token_out(e, slot, seq, does):
             _finish_prefill_first(e, slot)
         elif does == FIRST:
             kv.publish_unfinished(e, slot)
@@ -84,13 +80,15 @@ def commit_prefill_first(e):
 
 
 @inline
-def _token_out(e, slot, seq):
+def _token_out(e, slot, seq, does):
     """A token of a sequence comes out at e.now. True when it is the last."""
     rec = e.slots.rec
     if rec[slot, LAST_TOKEN] < 0:
         e.seqs.first_token[seq] = e.now + e.rules.detokenize_ns
     else:
         note_gap(e.journal, e.now - rec[slot, LAST_TOKEN], np.int64(1))
+    if does == FIRST:
+        note_decode(e, seq)
     known = rec[slot, KNOWN]  # it was counted when its step was launched
     last = count_token(rec, slot, e.now)
     rec[slot, KNOWN] = known

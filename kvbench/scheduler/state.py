@@ -28,6 +28,7 @@ class Sequences:
     output       tokens it really produces: min of output, max_tokens and what max_model_len leaves
     max_tokens   what the scheduler believes
     flagged      1 = cancelled while running, ends with its next token (prefill-first)
+    spent        (num_sequences, 4) ns, see scheduler.spent
     present      leading tokens whose KV comes with it
     backed       whole blocks from its start that are copied to host memory, or being copied
     lost         tokens that were computed when it was preempted last
@@ -65,6 +66,7 @@ class Sequences:
     head: "i8[::1]"
     recomputed: "i8[::1]"
     preemptions: "i8[::1]"
+    spent: "i8[:,::1]"
     first: "i8[::1]"
     pending: "i8[::1]"
     child: "i8[::1]"
@@ -175,6 +177,8 @@ class Engine:
     flight, num_flight   (rows, 3) rows of the step on the device, see scheduler.overlapped; device_end: when it ends
     host_ns, exposed_ns  host time of all steps; of it, what the device waited for
     device_ns      time in which the device computed
+    step_clock, decode_clock   see scheduler.spent. step_prefill_ns: how much shorter the planned step would be without
+                   its prefills, 0 = it has none; flight_prefill_ns: of the step on the device; alone: scratch
     table_blocks, context   sums of BLOCKS and COMPUTED over slots that hold memory
     lineage        (requests, 4) who goes on from whom, see state_columns; kept_head, kept_tail: kept tables by age
     beam_rank      (sequences,) place of a beam among its request's, 0 = best
@@ -261,6 +265,11 @@ class Engine:
     host_ns: "i8"
     exposed_ns: "i8"
     device_ns: "i8"
+    step_clock: "i8"
+    decode_clock: "i8"
+    step_prefill_ns: "i8"
+    flight_prefill_ns: "i8"
+    alone: "i8[::1]"
     lineage: "i8[:,::1]"
     kept_head: "i8"
     kept_tail: "i8"

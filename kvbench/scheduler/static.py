@@ -14,6 +14,7 @@ from . import kv
 from .calendar import note_gap
 from .lifecycle import admit, begin_decode, count_token, drop_waiting, end
 from .queues import close_slot, peek_slot, queue_remove, run_append, run_remove
+from .spent import note_end
 from .state import set_state
 from .state_columns import (
     CANCELLED,
@@ -112,6 +113,7 @@ def _drain(e, slot):
     e.slots.rec[slot, PHASE] = ENDED
     e.seqs.finish[seq] = e.now + e.rules.detokenize_ns
     set_state(e, seq, DRAINING)
+    note_end(e, seq)
 
 
 @jit

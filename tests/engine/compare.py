@@ -209,6 +209,9 @@ def finish(simulation: Simulation, most_steps: int = 10_000) -> None:
     if not any(simulation.advance(max_steps=slice_steps) for _ in range(most_steps // slice_steps)):
         pytest.fail(f"the engine has not come to an end within {most_steps} steps")
     simulation.run()  # the check at the end
+    journal = simulation.journal()
+    assert (journal.parts_ns.sum(axis=1) == journal.finish_ns - journal.arrival_ns).all()
+    assert (journal.parts_ns >= 0).all()
 
 
 def compare(asks: list[Ask], settings: EngineSettings, tables: CostTables | None = None) -> Simulation:

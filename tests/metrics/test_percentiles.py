@@ -13,6 +13,7 @@ from kvbench.metrics.percentiles import (
     SMALLEST_FOR_P99,
     binomial_quantile,
     distribution,
+    fewest_samples,
     order_statistics,
 )
 
@@ -58,3 +59,17 @@ def test_mean_of_samples_whose_sum_exceeds_int64():
     values = np.full(4, 1 << 62, np.int64)
     assert distribution(values).mean == float(1 << 62)
     assert distribution(np.array([10**13], np.int64), np.array([10**7], np.int64)).mean == 1e13
+
+
+@pytest.mark.parametrize(("p", "needs"), [(0.5, 6), (0.9, 36), (0.95, 72), (0.99, 368), (0.999, 3688)])
+def test_fewest_samples_for_both_bounds(p, needs):
+    assert fewest_samples(p) == needs
+
+
+@given(rows)
+def test_every_interval_is_of_its_order_statistics(pairs):
+    samples = np.sort(np.repeat([v for v, _ in pairs], [c for _, c in pairs]).astype(np.int64))
+    found = distribution(samples)
+    for p, low, high in ((0.5, found.p50_low, found.p50_high), (0.9, found.p90_low, found.p90_high)):
+        ranks = order_statistics(samples.size, p, 0.05) if samples.size else (None, None)
+        assert [low, high] == [None if k is None else samples[k - 1] for k in ranks]

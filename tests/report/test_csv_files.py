@@ -7,18 +7,21 @@ import io
 import numpy as np
 import pandas as pd
 
-from kvbench.core.journal import STEP_COLUMNS
+from kvbench.core.journal import PARTS, STEP_COLUMNS, no_parts
+from kvbench.metrics.latency import summarise
+from kvbench.metrics.percentiles import order_statistics
 from kvbench.report import csv_files
 from kvbench.report.csv_files import requests_csv, steps_csv, summary_csv
-from tests.runs import MS, journal, record, requests
+from tests.runs import MS, counters, journal, record, requests
 
 REQUESTS = """\
 request_id,session_id,turn,sample,tenant,namespace,priority,phase,status,arrival_ms,queue_ms,ttft_ms,\
-tpot_ms,e2el_ms,prompt_tokens,cached_tokens,output_tokens,recomputed_tokens,preemptions
-0,,,0,default,,0,main,finished,1.000000,1.000000,11.000000,10.000000,41.000000,100,0,4,0,0
-1,7,3,0,"a ""b"", c",,0,main,finished,3.000000,2.000000,22.000000,,22.000000,200,96,1,0,0
-2,,,0,default,,0,main,refused,4.000000,,,,,300,0,0,0,0
-3,,,0,default,,0,main,partial,5.000000,3.000000,,,,400,0,0,17,1
+tpot_ms,e2el_ms,prompt_tokens,cached_tokens,output_tokens,recomputed_tokens,preemptions,\
+time_tokenize_ms,time_queue_ms,time_prefill_ms,time_decode_ms,time_stall_ms,time_preempted_ms,time_transfer_ms
+0,,,0,default,,0,main,finished,1.000000,1.000000,11.000000,10.000000,41.000000,100,0,4,0,0,,,,,,,
+1,7,3,0,"a ""b"", c",,0,main,finished,3.000000,2.000000,22.000000,,22.000000,200,96,1,0,0,,,,,,,
+2,,,0,default,,0,main,refused,4.000000,,,,,300,0,0,0,0,,,,,,,
+3,,,0,default,,0,main,partial,5.000000,3.000000,,,,400,0,0,17,1,,,,,,,
 """
 
 
@@ -33,7 +36,7 @@ def test_rows_written_in_pieces_are_the_same(monkeypatch):
 
 def test_pandas_reads_it_without_being_told_how():
     frame = pd.read_csv(io.StringIO(REQUESTS))
-    assert frame.shape == (4, 19)
+    assert frame.shape == (4, 26)
     assert frame.tenant[1] == 'a "b", c'
     assert frame.tpot_ms.isna().tolist() == [False, True, True, True]
 
@@ -55,7 +58,38 @@ def test_summary_has_a_row_per_metric():
     assert np.isnan(by_metric.loc["ttft", "p99_high"])
     assert by_metric.loc["evicted_blocks", "mean"] == 5
     assert by_metric.loc["hit_rate", "mean"] == round(96 / 700, 6)
-    assert frame.loc[5:, ["p50", "p90", "p99", "p99_low", "p99_high", "n"]].isna().all(axis=None)
+    assert frame.loc[5:, "p50":].isna().all(axis=None)
+
+
+def test_intervals_are_in_the_summary_where_they_exist():
+    times = np.arange(1, 101) * MS
+    many = {name: np.zeros(100, np.int64) for name in vars(journal())} | {
+        "finish_ns": times,
+        "first_token_ns": times,
+        "itl_gap_ns": times,
+        "itl_count": np.ones(100, np.int64),
+        "steps": journal().steps,
+        "parts_ns": no_parts(),
+    }
+    one = journal(**many)
+    asked = requests(**{name: np.repeat(value[:1], 100) for name, value in vars(requests()).items()
+                        if isinstance(value, np.ndarray) and value.size == 4})  # fmt: skip
+    text = "".join(summary_csv(record(summary=summarise(one, asked, counters()))))
+    row = pd.read_csv(io.StringIO(text)).set_index("metric").loc["ttft"]
+    low, high = order_statistics(100, 0.9, 0.05)
+    assert (row.p90_low, row.p90_high) == (low, high)
+    assert (row.p50_low, row.p50_high) == (40, 61)
+    assert row.p99_low == order_statistics(100, 0.99, 0.05)[0]
+    assert np.isnan(row.p99_high)
+
+
+def test_parts_of_the_time_sum_to_the_latency():
+    parts = np.array([[1, 0, 10, 20, 5, 4, 1], [0, 2, 20, 0, 0, 0, 0], [-1] * 7, [-1] * 7]) * MS
+    parts[2:] = -1
+    frame = pd.read_csv(io.StringIO("".join(requests_csv(journal(parts_ns=parts), requests()))))
+    columns = [f"time_{part}_ms" for part in PARTS]
+    assert (frame[columns].sum(axis=1)[:2] == frame.e2el_ms[:2]).all()
+    assert frame.loc[2:, columns].isna().all(axis=None)
 
 
 def test_steps_have_the_columns_of_the_journal():

@@ -1,0 +1,96 @@
+"""`kvbench compare` and `kvbench ab`: two sides in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.errors import EXIT_OK, UsageError
+from .options import RunCommand, configuration_options, configured
+from .progress import ProgressBar
+from .run import quiet_compiler, say
+
+if TYPE_CHECKING:
+    from ..gate.pairing import Group
+
+ACROSS = ("model", "device", "cache_state", "machine")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="A B [C...]")
+@click.option("--across", multiple=True, type=click.Choice(ACROSS), help="Compare although this differs.")
+@click.option("--all", "show_all", is_flag=True, help="Every metric.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON.")
+def compare_command(paths: tuple[str, ...], across: tuple[str, ...], show_all: bool, as_json: bool) -> int:
+    """Compare runs with the first of them, by metric.
+
+    Each side is a folder that `kvbench run -o` wrote, or a summary.csv; several seeds are compared in pairs.
+    """
+    from ..gate.pairing import pair_up
+    from ..gate.runs import read_runs
+
+    if len(paths) < 2:
+        raise UsageError("compare takes two sides at least: kvbench compare results/a results/b")
+    first, *others = [read_runs(Path(path)) for path in paths]
+    sides = [(path, pair_up(first, other, False, across)) for path, other in zip(paths[1:], others, strict=True)]
+    _show([(group, (paths[0], path)) for path, groups in sides for group in groups], show_all, as_json)
+    return EXIT_OK
+
+
+@click.command(cls=RunCommand)
+@configuration_options
+@click.option("--set-a", "sets_a", metavar="KEY=VALUE", multiple=True, help="Any key, of side A.")
+@click.option("--set-b", "sets_b", metavar="KEY=VALUE", multiple=True, help="Any key, of side B.")
+@click.option("--seeds", metavar="K", type=click.IntRange(min=1), default=1, help="Pairs: K seeds from --seed on.")
+@click.option("--all", "show_all", is_flag=True, help="Every metric.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the trace of a fault.")
+def ab_command(**parameters: Any) -> int:
+    """Run X twice for each seed, with the keys of A and with those of B, and compare.
+
+    kvbench ab chat --set-a cache.kind=none --set-b cache.kind=hash --seeds 5
+    """
+    from ..bench.replicates import seeds_from
+    from ..gate.ab import run_ab
+
+    if parameters["target"] is None and parameters["trace"] is None:
+        raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    if sorted(parameters["sets_a"]) == sorted(parameters["sets_b"]):
+        raise UsageError("both sides are the same; give --set-a KEY=VALUE or --set-b KEY=VALUE")
+    quiet_compiler(parameters["quiet"])
+    sides = {
+        name: _side([(f"--set-{name.lower()}", text) for text in parameters[f"sets_{name.lower()}"]], parameters)
+        for name in "AB"
+    }
+    seeds = seeds_from(configured(parameters).config["seed"], parameters["seeds"])
+    with ProgressBar(parameters["quiet"], "runs") as progress:
+        group, warnings = run_ab(sides, seeds, progress)
+    for warning in () if parameters["quiet"] else warnings:
+        say(f"warning: {warning}")
+    names = tuple(", ".join(parameters[f"sets_{name}"]) or f"{name.upper()}: as given" for name in "ab")
+    _show([(group, (names[0], names[1]))], parameters["show_all"], parameters["as_json"])
+    return EXIT_OK
+
+
+def _side(own: list[tuple[str, str]], parameters: dict[str, Any]) -> Any:
+    return lambda changes: configured(parameters, [*own, *changes])
+
+
+def _show(sides: Sequence[tuple[Group, tuple[str, str]]], show_all: bool, as_json: bool) -> None:
+    from ..gate.metrics import MAIN
+    from ..gate.pairing import compare_group
+    from ..gate.table import comparison_document, comparison_table, with_mean
+
+    compared = [(group, with_mean(compare_group(group, None if show_all else MAIN), group.clock)) for group, _ in sides]
+    if as_json:
+        from ..report.run_json import to_text
+
+        found = [comparison_document(g, c, names) for (g, c), (_, names) in zip(compared, sides, strict=True)]
+        click.echo(to_text({"comparisons": found}), nl=False)
+    else:
+        found_text = [comparison_table(g, c, names) for (g, c), (_, names) in zip(compared, sides, strict=True)]
+        click.echo("\n\n".join(found_text))

@@ -1,0 +1,44 @@
+"""Goodput: sequences that kept every promise about their latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.journal import CANCELLED, FINISHED, NEVER, Journal
+from ..core.units import NS_PER_MS
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Upper bounds in ms, allowed themselves; 0 promises nothing. tpot of a single token is kept by any bound."""
+
+    ttft: float = 0.0
+    tpot: float = 0.0
+    e2el: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.ttft or self.tpot or self.e2el)
+
+    def __str__(self) -> str:
+        """As --goodput takes it."""
+        bounds = {"ttft": self.ttft, "tpot": self.tpot, "e2el": self.e2el}
+        return " ".join(f"{name}:{bound:g}" for name, bound in bounds.items() if bound)
+
+
+def kept(slo: Slo, journal: Journal, ttft_ns: I64, tpot_ns: I64, e2el_ns: I64) -> NDArray[np.bool_]:
+    """(num_sequences,) finished within every bound. The times are those of metrics.latency.SequenceTimes."""
+    good = journal.status == FINISHED
+    for bound, times in ((slo.ttft, ttft_ns), (slo.tpot, tpot_ns), (slo.e2el, e2el_ns)):
+        if bound:
+            good &= (times == NEVER) | (times <= bound * NS_PER_MS)
+    return good
+
+
+def promised(journal: Journal) -> int:
+    """Sequences that count against a share of kept promises: all but those that their clients gave up."""
+    return int((journal.status != CANCELLED).sum())
