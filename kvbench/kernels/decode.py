@@ -17,14 +17,20 @@ import numpy as np
 from ..core.errors import UsageError
 from ..core.jit import entry, inline, jit
 from .layout import KvCache
-from .simd import LANES, add, at, exp2, fma, greater, greatest, load, mul, pointer, power_of_two, splat, store, total
+from .simd import LANES, add, at, exp2, fma, greater, load, mul, pointer, power_of_two, splat, store, sub
 from .tiles import HEADS_AT_ONCE, gather_tile, padded_group, score_tile
 
 import os
-TILE_TOKENS = int(os.environ.get('KT','32'))
+TILE_TOKENS = int(os.environ.get('KT','16'))
 SPLIT_TOKENS = 1024
 _LOWEST = np.float32(-1e30)
 _LOG2_E = 1.4426950408889634
+
+
+@inline
+def in_lanes(heads):
+    """Heads rounded up to whole vectors."""
+    return (heads + LANES - 1) // LANES * LANES
 
 
 class Geometry(NamedTuple):
@@ -113,69 +119,63 @@ def _scale_queries(q, out, group, padded, kv_heads, head_dim):
 
 
 @jit
-def _soften(scores, tokens, peak, mass):
-    """Scores of one head and tile become weights; what earlier weights must be multiplied with.
+def _soften(scores, tokens, stride, peak, mass, fade):
+    """Scores (tokens, stride) of all heads become weights, in place; the heads are the lanes.
 
-    scores     pointer, TILE_TOKENS floats; those past tokens are overwritten with the weight of nothing
-    peak, mass pointers to the largest score so far and the sum of weights relative to it
+    peak, mass   pointers to the largest score so far of each head and the sum of weights relative to it; updated
+    fade         pointer: what earlier weights must be multiplied with, written
     """
-    ends = (tokens + LANES - 1) // LANES * LANES
-    for i in range(tokens, ends):
-        scores[i] = _LOWEST
-    top = splat(peak[0])
-    for i in range(0, ends, LANES):
-        top = greater(load(scores, i), top)
-    before, now = peak[0], greatest(top)
-    down, weight = splat(-now), splat(np.float32(0))
-    for i in range(0, ends, LANES):
-        value = exp2(add(load(scores, i), down))
-        store(scores, i, value)
-        weight = add(weight, value)
-    fade = power_of_two(before - now)
-    peak[0], mass[0] = now, mass[0] * fade + total(weight)
-    return fade
+    for head in range(0, stride, LANES):
+        column = at(scores, head)
+        before = load(peak, head)
+        now = before
+        for t in range(tokens):
+            now = greater(load(column, t * stride), now)
+        change = exp2(sub(before, now))
+        weights = mul(load(mass, head), change)
+        for t in range(tokens):
+            weight = exp2(sub(load(column, t * stride), now))
+            store(column, t * stride, weight)
+            weights = add(weights, weight)
+        store(peak, head, now)
+        store(mass, head, weights)
+        store(fade, head, change)
 
 
 @jit
-def _apply_scales(weights, heads, scales, rows, offset, tokens):
-    """weights[g, t] *= the scale of token t."""
+def _apply_scales(weights, tokens, stride, padded, scales, rows, side, geometry, factors):
+    """weights[t, head] *= the scale of token t in the KV head of head, of K (side 0) or V (1)."""
     for t in range(tokens):
-        scale = scales[rows[t] + offset]
-        for g in range(heads):
-            weights[g * TILE_TOKENS + t] *= scale
+        place = rows[t] + side * geometry.kv_heads * geometry.block_tokens
+        for h in range(geometry.kv_heads):
+            for g in range(padded):
+                factors[h * padded + g] = scales[place + h * geometry.block_tokens]
+        for head in range(0, stride, LANES):
+            store(weights, t * stride + head, mul(load(weights, t * stride + head), load(factors, head)))
 
 
 @jit
-def _score_heads(queries, kv, scales, rows, lines, scale_rows, tokens, geometry, padded, scores, fade, peak, mass):
-    """The weights of one tile for all heads; meanwhile its V is asked for."""
+def _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride):
+    """Scores of one tile for all heads; meanwhile its V is asked for."""
     head_dim = geometry.head_dim
     for h in range(geometry.kv_heads):
         offset, asked = h * geometry.head, at(lines, h * tokens)
         for g in range(0, padded, HEADS_AT_ONCE):
             heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
-            weights = at(scores, head * TILE_TOKENS)
-            query = at(queries, head * head_dim)
-            score_tile(query, kv, rows, asked, offset, geometry.side, weights, TILE_TOKENS, tokens, head_dim, heads)
-            if geometry.scaled:
-                _apply_scales(weights, heads, scales, scale_rows, h * geometry.block_tokens, tokens)
-            for i in range(heads):
-                here = head + i
-                fade[here] = _soften(at(scores, here * TILE_TOKENS), tokens, at(peak, here), at(mass, here))
-            if geometry.scaled:
-                side = (geometry.kv_heads + h) * geometry.block_tokens
-                _apply_scales(weights, heads, scales, scale_rows, side, tokens)
+            query, out = at(queries, head * head_dim), at(scores, head)
+            score_tile(query, kv, rows, asked, offset, geometry.side, out, stride, tokens, head_dim, heads)
 
 
 @jit
-def _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, fade):
+def _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, stride, fade):
     """What one tile adds to the outputs of all heads; meanwhile K of the next tile is asked for."""
     head_dim = geometry.head_dim
     for h in range(geometry.kv_heads):
         offset, asked = h * geometry.head + geometry.side, at(next_lines, h * tokens)
         for g in range(0, padded, HEADS_AT_ONCE):
             heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
-            weights, result, fades = at(scores, head * TILE_TOKENS), at(out, head * head_dim), at(fade, head)
-            gather_tile(result, fades, weights, TILE_TOKENS, kv, rows, asked, offset, 0, tokens, head_dim, heads)
+            result, fades = at(out, head * head_dim), at(fade, head)
+            gather_tile(result, fades, at(scores, head), stride, kv, rows, asked, offset, 0, tokens, head_dim, heads)
 
 
 @entry
@@ -191,7 +191,9 @@ def _attend(q, data, scale_array, tables, items, first, last, geometry, floats, 
     padded = padded_group(geometry.group)
     heads = geometry.kv_heads * padded
     scores = at(queries, heads * geometry.head_dim)
-    fade = at(scores, heads * TILE_TOKENS)
+    stride = in_lanes(heads)
+    fade = at(scores, stride * TILE_TOKENS)
+    factors = at(fade, stride)
     rows, next_rows = pointer(integers), at(pointer(integers), TILE_TOKENS)
     scale_rows, next_scale_rows = at(next_rows, TILE_TOKENS), at(next_rows, 2 * TILE_TOKENS)
     lines = at(next_rows, 3 * TILE_TOKENS)
@@ -201,7 +203,7 @@ def _attend(q, data, scale_array, tables, items, first, last, geometry, floats, 
         out, peak, mass = pointer(parts[item]), pointer(stats[item, 0]), pointer(stats[item, 1])
         query = pointer(q[items[item, 0]])
         _scale_queries(query, queries, geometry.group, padded, geometry.kv_heads, geometry.head_dim)
-        for i in range(heads):
+        for i in range(stride):
             peak[i], mass[i] = _LOWEST, np.float32(0)
         for i in range(heads * geometry.head_dim):
             out[i] = np.float32(0)
@@ -217,10 +219,13 @@ def _attend(q, data, scale_array, tables, items, first, last, geometry, floats, 
                 other = pointer(tables[items[item + 1, 1]])
                 _fill_rows(next_rows, next_lines, next_scale_rows, other, start, tile_end, geometry)
             tokens = stop - begin
-            _score_heads(
-                queries, kv, scales, rows, lines, scale_rows, tokens, geometry, padded, scores, fade, peak, mass
-            )
-            _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, fade)
+            _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride)
+            if geometry.scaled:
+                _apply_scales(scores, tokens, stride, padded, scales, scale_rows, 0, geometry, factors)
+            _soften(scores, tokens, stride, peak, mass, fade)
+            if geometry.scaled:
+                _apply_scales(scores, tokens, stride, padded, scales, scale_rows, 1, geometry, factors)
+            _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, stride, fade)
             rows, next_rows, lines, next_lines = next_rows, rows, next_lines, lines
             scale_rows, next_scale_rows = next_scale_rows, scale_rows
             begin, stop = stop, min(stop + TILE_TOKENS, end)
@@ -273,8 +278,8 @@ def paged_decode(
         raise UsageError("bad")
     heads = shape.num_kv_heads * padded_group(q.shape[1] // shape.num_kv_heads)
     parts = np.empty((count, heads * shape.head_dim), np.float32)
-    stats = np.empty((count, 2, heads), np.float32)
-    floats = np.empty(heads * (shape.head_dim + TILE_TOKENS + 1), np.float32)
+    stats = np.empty((count, 2, in_lanes(heads)), np.float32)
+    floats = np.zeros(heads * shape.head_dim + in_lanes(heads) * (TILE_TOKENS + 2), np.float32)
     integers = np.zeros((4 + 2 * shape.num_kv_heads) * TILE_TOKENS, np.int64)
     _attend(q, cache.data, cache.scales, tables, items, 0, count, geometry, floats, integers, parts, stats)
     _combine(parts, stats, items, count, geometry, out)

@@ -113,19 +113,19 @@ def _scores(
             def products(i: Any, sums: list[Any]) -> list[Any]:
                 place = builder.mul(i, I64(LANES))
                 parts = [read_vector(builder, key, place) for key in keys]
-                added = []
+                added = list(sums)
                 for g in range(group):
                     query = read_vector(builder, q, builder.add(place, builder.mul(head_dim, I64(g))))
                     for t, part in enumerate(parts):
-                        added.append(multiply_add(builder, query, part, sums[g * at_once + t]))
+                        added[t * group + g] = multiply_add(builder, query, part, sums[t * group + g])
                 return added
 
             sums = count_up(builder, vectors, [lanes_of(F32, 0.0)] * (group * at_once), products)
             merged = _merge(builder, sums)
-            for g in range(group):
-                lanes = ir.Constant(ir.VectorType(I32, at_once), list(range(g * at_once, (g + 1) * at_once)))
+            for t, token in enumerate(mine):
+                lanes = ir.Constant(ir.VectorType(I32, group), list(range(t * group, (t + 1) * group)))
                 part = builder.shuffle_vector(merged, merged, lanes)
-                write_vector(builder, out, builder.add(first, builder.mul(out_stride, I64(g))), part)
+                write_vector(builder, out, builder.mul(token, out_stride), part)
             return []
 
         turns = builder.sdiv(builder.add(tokens, I64(at_once - 1)), I64(at_once))
@@ -151,7 +151,6 @@ def _weighted_sum(
         heads_of = range(group)
         tile = [(g, v) for g in heads_of for v in range(width)]
         outs = [element(builder, out, builder.mul(out_stride, I64(g))) for g in heads_of]
-        weight_rows = [element(builder, weights, builder.mul(weights_stride, I64(g))) for g in heads_of]
         fades = [spread(builder, builder.load(element(builder, fade, g))) for g in heads_of]
 
         def row(table: Any, token: Any, shift: Any) -> Any:
@@ -162,7 +161,8 @@ def _weighted_sum(
             for start in range(0, width * LANES, line):
                 ask_for(builder, next_value, start, 2)
             parts = [read_vector(builder, value, v * LANES) for v in range(width)]
-            shares = [spread(builder, builder.load(element(builder, weight, token))) for weight in weight_rows]
+            mine = element(builder, weights, builder.mul(token, weights_stride))
+            shares = [spread(builder, builder.load(element(builder, mine, g))) for g in heads_of]
             return [multiply_add(builder, shares[g], parts[v], s) for (g, v), s in zip(tile, sums, strict=True)]
 
         sums = [builder.fmul(read_vector(builder, outs[g], v * LANES), fades[g]) for g, v in tile]
@@ -226,7 +226,8 @@ def _score_tile_plain(
 ) -> None:  # fmt: skip
     keys = _rows_plain(kv, rows, offset, tokens, head_dim)
     for g in range(heads):
-        out[g * out_stride : g * out_stride + tokens] = (keys * q[g * head_dim : (g + 1) * head_dim]).sum(axis=1)
+        scores = (keys * q[g * head_dim : (g + 1) * head_dim]).sum(axis=1)
+        out[g : g + tokens * out_stride : out_stride][:tokens] = scores
 
 
 def _gather_tile_plain(
@@ -235,7 +236,7 @@ def _gather_tile_plain(
 ) -> None:  # fmt: skip
     values = _rows_plain(kv, rows, offset, tokens, head_dim)
     for g in range(heads):
-        shares = weights[g * weights_stride : g * weights_stride + tokens]
+        shares = weights[g : g + tokens * weights_stride : weights_stride][:tokens]
         part = out[g * head_dim : (g + 1) * head_dim]
         part[:] = part * fade[g] + (values * shares[:, None]).sum(axis=0)
 
@@ -243,17 +244,17 @@ def _gather_tile_plain(
 score_tile: Any = _score_tile_plain if PLAIN else _score_tile
 """score_tile(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, heads)
 
-    out[g, t] = sum over d of q[g, d] * kv[rows[t] + offset + d]
+    out[t, g] = sum over d of q[g, d] * kv[rows[t] + offset + d]
 
 q             pointer to (heads, head_dim) float32, scaled;  heads is 1, 2 or 4
 kv            pointer to the cache: float32, uint16 (bf16 bits) or int8 without its scale
-rows, ahead   pointers to int64 rows of this tile and of the next; both may be read LANES and SOON entries past tokens
-offset        of K and the KV head inside a row;  ahead_offset the same for the next tile, as a hint
-out           pointer to (heads, out_stride) float32; up to LANES - 1 scores past tokens are written
+rows, ahead   pointers to int64: rows of this tile, and what to ask for; read up to LANES - 1 entries past tokens
+offset        of K or V and the KV head inside a row;  ahead_offset the same for what is asked for
+out           pointer to (tokens, out_stride) float32; scores of up to LANES - 1 tokens more are written
 tokens        1 or more
 """
 gather_tile: Any = _gather_tile_plain if PLAIN else _gather_tile
 """gather_tile(out, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads)
 
-    out[g, d] = out[g, d] * fade[g] + sum over t of weights[g, t] * kv[rows[t] + offset + d]
+    out[g, d] = out[g, d] * fade[g] + sum over t of weights[t, g] * kv[rows[t] + offset + d]
 """
