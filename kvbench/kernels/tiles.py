@@ -1,11 +1,11 @@
 """The two products of attention over one tile of cached tokens, for the query heads that share a KV head.
 
-A tile is a list of rows: where each token's K vector begins, in elements of the cache, for head 0. Both kernels work for
-up to 4 query heads at once, so that a vector of K or V is read once for all of them, and ask for the rows of the tile
-that comes next while they are at work: a block is a few KB anywhere in memory, and a wait for it would be all there is.
+A tile is a list of rows: where each token's K vector begins, in elements of the cache, for head 0. Both kernels work
+for up to 4 query heads at once, so that a vector of K or V is read once for all of them, and ask for other rows while
+they are at work: a block is a few KB anywhere in memory, and waiting for it would take longer than the work.
 
-The sum of a score runs over the lanes first and then through a fixed tree, that of an output over the tokens in their
-order: neither depends on how many heads are done at once, nor on where the rows lie.
+The sum of a score runs along the head in every lane and then through a fixed tree, that of an output over the tokens in
+their order: neither depends on how many heads are done at once, nor on where the rows lie.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from .simd import (
     I32,
     I64,
     LANES,
-    VECTOR,
     ask_for,
     at,
     count_up,
@@ -72,7 +71,10 @@ def _merge(builder: Any, vectors: list[Any]) -> Any:
             parts = [builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), m)) for m in (low, high)]
             merged.append(builder.fadd(*parts))
         vectors, width = merged, half
-        order = [[x for two in zip(a, b, strict=True) for x in two] for a, b in zip(order[:pairs], order[pairs:])]
+        order = [
+            [x for two in zip(a, b, strict=True) for x in two]
+            for a, b in zip(order[:pairs], order[pairs:], strict=True)
+        ]
     lanes = [order[0].index(i) for i in range(LANES)]
     return builder.shuffle_vector(vectors[0], vectors[0], ir.Constant(ir.VectorType(I32, LANES), lanes))
 
@@ -191,27 +193,32 @@ def _score_tile(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, token
 
 
 @jit
-def _gather_tile(out, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads):
-    d = 0
+def _gather_part(out, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, head_dim, heads, narrow):
+    if heads == 4 and narrow:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 4, NARROW)
+    elif heads == 4:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 4, WIDE_FOUR)
+    elif heads == 2 and narrow:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 2, NARROW)
+    elif heads == 2:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 2, WIDE_TWO)
+    elif narrow:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 1, NARROW)
+    else:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 1, WIDE_ONE)
+
+
+@jit
+def _gather_tile(out, fade, weights, stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads):
     wide = LANES * (WIDE_FOUR if heads == 4 else WIDE_TWO if heads == 2 else WIDE_ONE)
-    while d + wide <= head_dim:
-        o, here, there = at(out, d), offset + d, ahead_offset + d
-        if heads == 4:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 4, WIDE_FOUR)
-        elif heads == 2:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 2, WIDE_TWO)
-        else:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 1, WIDE_ONE)
-        d += wide
+    d = 0
     while d < head_dim:
-        o, here, there = at(out, d), offset + d, ahead_offset + d
-        if heads == 4:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 4, NARROW)
-        elif heads == 2:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 2, NARROW)
-        else:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 1, NARROW)
-        d += LANES * NARROW
+        narrow = d + wide > head_dim
+        _gather_part(
+            at(out, d), fade, weights, stride, kv, rows, ahead, offset + d, ahead_offset + d, tokens, head_dim, heads,
+            narrow,
+        )  # fmt: skip
+        d += LANES * NARROW if narrow else wide
 
 
 def _rows_plain(kv: Any, rows: Any, offset: int, tokens: int, head_dim: int) -> Any:
