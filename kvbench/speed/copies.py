@@ -13,7 +13,7 @@ from ..kernels.kv_copy import copy_blocks
 from ..kernels.kv_write import gather, write
 from ..kernels.layout import KV_DTYPES
 from .entries import Entry
-from .memory import Memory
+from .memory import Memory, harmless
 from .probes import Probe
 from .sizes import Sizes
 
