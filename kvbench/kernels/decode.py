@@ -17,10 +17,11 @@ import numpy as np
 from ..core.errors import UsageError
 from ..core.jit import entry, inline, jit
 from .layout import KvCache
-from .simd import LANES, add, at, exp2, fma, greater, greatest, load, mul, pointer, splat, store, total
+from .simd import LANES, add, at, exp2, fma, greater, greatest, load, mul, pointer, power_of_two, splat, store, total
 from .tiles import HEADS_AT_ONCE, gather_tile, padded_group, score_tile
 
-TILE_TOKENS = 64
+import os
+TILE_TOKENS = int(os.environ.get('KT','32'))
 SPLIT_TOKENS = 1024
 _LOWEST = np.float32(-1e30)
 _LOG2_E = 1.4426950408889634
@@ -66,23 +67,38 @@ def _plan(tables, lengths, row_tables, block_tokens, num_blocks, window, items):
 
 
 @jit
-def _fill_rows(rows, scale_rows, table, begin, end, geometry):
-    """Rows of the tokens begin to end; the last is repeated up to a whole tile, since kernels read in groups."""
-    size = geometry.block_tokens
-    scale_block = 2 * geometry.kv_heads * size
+def _fill_rows(rows, lines, scale_rows, table, begin, end, geometry):
+    """Where the K vectors of the tokens begin to end lie.
+
+    rows         of head 0, token by token; the last is repeated up to a whole tile, since kernels read in groups
+    lines        of all heads, in the order of memory: what to ask for
+    scale_rows   where the scales of the tokens lie
+    """
+    size, heads = geometry.block_tokens, geometry.kv_heads
     count = end - begin
     i = 0
     while i < count:
         block, offset = (begin + i) // size, (begin + i) % size
         run = min(size - offset, count - i)
         row = geometry.layer + table[block] * geometry.block + offset * geometry.token
-        scale_row = geometry.scale_layer + table[block] * scale_block + offset
+        scale_row = geometry.scale_layer + table[block] * 2 * heads * size + offset
         for j in range(run):
             rows[i + j] = row + j * geometry.token
             scale_rows[i + j] = scale_row + j
+        run_lines = at(lines, i * heads)
+        if geometry.token > geometry.head:
+            for j in range(run):
+                for h in range(heads):
+                    run_lines[j * heads + h] = row + j * geometry.token + h * geometry.head
+        else:
+            for h in range(heads):
+                for j in range(run):
+                    run_lines[h * run + j] = row + h * geometry.head + j * geometry.token
         i += run
     for i in range(count, TILE_TOKENS):
         rows[i], scale_rows[i] = rows[count - 1], scale_rows[count - 1]
+    for i in range(count * heads, TILE_TOKENS * heads):
+        lines[i] = lines[count * heads - 1]
 
 
 @inline
@@ -115,43 +131,51 @@ def _soften(scores, tokens, peak, mass):
         value = exp2(add(load(scores, i), down))
         store(scores, i, value)
         weight = add(weight, value)
-    fade = np.float32(2.0) ** (before - now)
+    fade = power_of_two(before - now)
     peak[0], mass[0] = now, mass[0] * fade + total(weight)
     return fade
 
 
 @jit
-def _apply_scales(weights, heads, scales, rows, offset, tokens, factors):
+def _apply_scales(weights, heads, scales, rows, offset, tokens):
     """weights[g, t] *= the scale of token t."""
     for t in range(tokens):
-        factors[t] = scales[rows[t] + offset]
-    for g in range(heads):
-        line = at(weights, g * TILE_TOKENS)
-        for t in range(0, tokens, LANES):
-            store(line, t, mul(load(line, t), load(factors, t)))
+        scale = scales[rows[t] + offset]
+        for g in range(heads):
+            weights[g * TILE_TOKENS + t] *= scale
 
 
 @jit
-def _attend_tile(queries, kv, scales, rows, scale_rows, tokens, geometry, padded, scores, out, peak, mass):
-    """One tile into the outputs, peaks and masses of all heads."""
-    head_dim, size = geometry.head_dim, geometry.block_tokens
-    ahead = at(rows, TILE_TOKENS)
-    fade, factors = at(scores, HEADS_AT_ONCE * TILE_TOKENS), at(scores, (HEADS_AT_ONCE + 1) * TILE_TOKENS)
+def _score_heads(queries, kv, scales, rows, lines, scale_rows, tokens, geometry, padded, scores, fade, peak, mass):
+    """The weights of one tile for all heads; meanwhile its V is asked for."""
+    head_dim = geometry.head_dim
     for h in range(geometry.kv_heads):
-        key = h * geometry.head
-        value = key + geometry.side
+        offset, asked = h * geometry.head, at(lines, h * tokens)
         for g in range(0, padded, HEADS_AT_ONCE):
             heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
-            query, result = at(queries, head * head_dim), at(out, head * head_dim)
-            score_tile(query, kv, rows, ahead, key, key, scores, TILE_TOKENS, tokens, head_dim, heads)
+            weights = at(scores, head * TILE_TOKENS)
+            query = at(queries, head * head_dim)
+            score_tile(query, kv, rows, asked, offset, geometry.side, weights, TILE_TOKENS, tokens, head_dim, heads)
             if geometry.scaled:
-                _apply_scales(scores, heads, scales, scale_rows, h * size, tokens, factors)
+                _apply_scales(weights, heads, scales, scale_rows, h * geometry.block_tokens, tokens)
             for i in range(heads):
-                fade[i] = _soften(at(scores, i * TILE_TOKENS), tokens, at(peak, head + i), at(mass, head + i))
+                here = head + i
+                fade[here] = _soften(at(scores, here * TILE_TOKENS), tokens, at(peak, here), at(mass, here))
             if geometry.scaled:
-                side = geometry.kv_heads * size
-                _apply_scales(scores, heads, scales, scale_rows, side + h * size, tokens, factors)
-            gather_tile(result, fade, scores, TILE_TOKENS, kv, rows, ahead, value, value, tokens, head_dim, heads)
+                side = (geometry.kv_heads + h) * geometry.block_tokens
+                _apply_scales(weights, heads, scales, scale_rows, side, tokens)
+
+
+@jit
+def _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, fade):
+    """What one tile adds to the outputs of all heads; meanwhile K of the next tile is asked for."""
+    head_dim = geometry.head_dim
+    for h in range(geometry.kv_heads):
+        offset, asked = h * geometry.head + geometry.side, at(next_lines, h * tokens)
+        for g in range(0, padded, HEADS_AT_ONCE):
+            heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
+            weights, result, fades = at(scores, head * TILE_TOKENS), at(out, head * head_dim), at(fade, head)
+            gather_tile(result, fades, weights, TILE_TOKENS, kv, rows, asked, offset, 0, tokens, head_dim, heads)
 
 
 @entry
@@ -163,11 +187,15 @@ def _attend(q, data, scale_array, tables, items, first, last, geometry, floats, 
     parts      (items, kv_heads * padded group * head_dim) float32, written
     stats      (items, 2, kv_heads * padded group) float32: peak and mass, written
     """
-    kv, scales, queries, rows = pointer(data), pointer(scale_array), pointer(floats), pointer(integers)
+    kv, scales, queries = pointer(data), pointer(scale_array), pointer(floats)
     padded = padded_group(geometry.group)
     heads = geometry.kv_heads * padded
-    scores, scale_rows = at(queries, heads * geometry.head_dim), at(rows, 2 * TILE_TOKENS)
-    next_rows, next_scale_rows = at(rows, TILE_TOKENS), at(scale_rows, TILE_TOKENS)
+    scores = at(queries, heads * geometry.head_dim)
+    fade = at(scores, heads * TILE_TOKENS)
+    rows, next_rows = pointer(integers), at(pointer(integers), TILE_TOKENS)
+    scale_rows, next_scale_rows = at(next_rows, TILE_TOKENS), at(next_rows, 2 * TILE_TOKENS)
+    lines = at(next_rows, 3 * TILE_TOKENS)
+    next_lines = at(lines, geometry.kv_heads * TILE_TOKENS)
     for item in range(first, last):
         table, begin, end = pointer(tables[items[item, 1]]), items[item, 2], items[item, 3]
         out, peak, mass = pointer(parts[item]), pointer(stats[item, 0]), pointer(stats[item, 1])
@@ -179,20 +207,22 @@ def _attend(q, data, scale_array, tables, items, first, last, geometry, floats, 
             out[i] = np.float32(0)
         stop = min((begin // TILE_TOKENS + 1) * TILE_TOKENS, end)
         if item == first:
-            _fill_rows(rows, scale_rows, table, begin, stop, geometry)
+            _fill_rows(rows, lines, scale_rows, table, begin, stop, geometry)
         while begin < end:
             if stop < end:
-                _fill_rows(next_rows, next_scale_rows, table, stop, min(stop + TILE_TOKENS, end), geometry)
+                _fill_rows(next_rows, next_lines, next_scale_rows, table, stop, min(stop + TILE_TOKENS, end), geometry)
             elif item + 1 < last:
                 start = items[item + 1, 2]
                 tile_end = min((start // TILE_TOKENS + 1) * TILE_TOKENS, items[item + 1, 3])
                 other = pointer(tables[items[item + 1, 1]])
-                _fill_rows(next_rows, next_scale_rows, other, start, tile_end, geometry)
-            _attend_tile(
-                queries, kv, scales, rows, scale_rows, stop - begin, geometry, padded, scores, out, peak, mass
+                _fill_rows(next_rows, next_lines, next_scale_rows, other, start, tile_end, geometry)
+            tokens = stop - begin
+            _score_heads(
+                queries, kv, scales, rows, lines, scale_rows, tokens, geometry, padded, scores, fade, peak, mass
             )
-            for i in range(TILE_TOKENS):
-                rows[i], scale_rows[i] = next_rows[i], next_scale_rows[i]
+            _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, fade)
+            rows, next_rows, lines, next_lines = next_rows, rows, next_lines, lines
+            scale_rows, next_scale_rows = next_scale_rows, scale_rows
             begin, stop = stop, min(stop + TILE_TOKENS, end)
 
 
@@ -219,7 +249,7 @@ def _combine_head(parts, stats, start, stop, place, out, head_dim):
     for d in range(head_dim):
         out[d] = np.float32(0)
     for item in range(start, stop):
-        share = np.float32(2.0) ** (stats[item, 0, place] - peak)
+        share = power_of_two(stats[item, 0, place] - peak)
         mass += stats[item, 1, place] * share
         part, factor = at(pointer(parts[item]), place * head_dim), splat(share)
         for d in range(0, head_dim, LANES):
@@ -244,8 +274,8 @@ def paged_decode(
     heads = shape.num_kv_heads * padded_group(q.shape[1] // shape.num_kv_heads)
     parts = np.empty((count, heads * shape.head_dim), np.float32)
     stats = np.empty((count, 2, heads), np.float32)
-    floats = np.empty(heads * shape.head_dim + (HEADS_AT_ONCE + 2) * TILE_TOKENS, np.float32)
-    integers = np.zeros(4 * TILE_TOKENS, np.int64)
+    floats = np.empty(heads * (shape.head_dim + TILE_TOKENS + 1), np.float32)
+    integers = np.zeros((4 + 2 * shape.num_kv_heads) * TILE_TOKENS, np.int64)
     _attend(q, cache.data, cache.scales, tables, items, 0, count, geometry, floats, integers, parts, stats)
     _combine(parts, stats, items, count, geometry, out)
 

@@ -37,8 +37,6 @@ from .simd import (
 
 HEADS_AT_ONCE = 4
 LINE_BYTES = 64
-SOON = 8
-"""Tokens ahead whose row is asked into L1; those of the next tile go into L2."""
 
 _FLOATS, _INTEGERS = types.CPointer(types.float32), types.CPointer(types.int64)
 
@@ -103,14 +101,11 @@ def _scores(
             mine = [builder.add(first, I64(i)) for i in range(at_once)]
             keys = [row(rows, token, offset) for token in mine]
             next_keys = [row(ahead, token, ahead_offset) for token in mine]
-            soon = [row(rows, builder.add(token, I64(SOON)), offset) for token in mine] if SOON else []
 
             def ask(i: Any, _: Any) -> list[Any]:
                 place = builder.mul(i, I64(line))
                 for key in next_keys:
                     ask_for(builder, key, place, 2)
-                for key in soon:
-                    ask_for(builder, key, place, 3)
                 return []
 
             count_up(builder, lines, [], ask)
@@ -166,8 +161,6 @@ def _weighted_sum(
             value, next_value = row(rows, token, offset), row(ahead, token, ahead_offset)
             for start in range(0, width * LANES, line):
                 ask_for(builder, next_value, start, 2)
-                if SOON:
-                    ask_for(builder, row(rows, builder.add(token, I64(SOON)), offset), start, 3)
             parts = [read_vector(builder, value, v * LANES) for v in range(width)]
             shares = [spread(builder, builder.load(element(builder, weight, token))) for weight in weight_rows]
             return [multiply_add(builder, shares[g], parts[v], s) for (g, v), s in zip(tile, sums, strict=True)]
