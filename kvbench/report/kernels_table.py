@@ -63,11 +63,11 @@ def kernels_report(report: KernelReport) -> str:
 def _group(rows: Sequence[KernelRow]) -> str:
     limits = sorted({row.limit for row in rows} - {""})
     peers = sorted({row.peer for row in rows} - {""})
-    limit_header = "of limit" if len(limits) > 1 else f"of {''.join(limits)}"
+    limit_header = "of\nlimit" if len(limits) > 1 else f"of\n{''.join(limits)}"
     header = [rows[0].group, "thr.", "ms", "+-", rows[0].unit]
     header += [limit_header, "target"] if limits else []
-    header += [f"x {', '.join(peers)}"] if peers else []
-    return grid([*header, "first s"], [_cells(row, limits, bool(peers)) for row in rows])
+    header += [f"x\n{', '.join(peers)}"] if peers else []
+    return grid([*header, "first\ns"], [_cells(row, limits, bool(peers)) for row in rows])
 
 
 def _cells(row: KernelRow, limits: Sequence[str], has_peer: bool) -> list[str]:
@@ -88,7 +88,7 @@ def _foot(report: KernelReport) -> str:
         f"load before {report.load_before:.2f}",
         f"ms: median of {rounds[0]} to {rounds[-1]} interleaved rounds; +-: half the distance of their quartiles. "
         f"first s: the first call, which compiles ({report.compiled_s:.1f} s in all) or loads, and is not in ms.",
-        "of limit: the rate over the same machine's rate of plain reading, memcpy, FMA, matrix product or comparison, "
+        "of limit: the rate over the same machine's rate of plain reading, memcpy, FMA, sgemm or comparison, "
         "measured in the same rounds.",
     ]
     return "\n".join(note(line) for line in lines)

@@ -70,13 +70,13 @@ def product_probe(sizes: Sizes, threads: int, all_threads: bool) -> Probe | None
     a, out = np.ones((n, n), np.float32), np.empty((n, n), np.float32)
     limit_to = limits.blas_threads()
     if limit_to is None:
-        return Probe("matrix product", lambda: limits.product(a, a, out), 2 * n**3) if all_threads else None
+        return Probe("sgemm", lambda: limits.product(a, a, out), 2 * n**3) if all_threads else None
 
     def run() -> None:
         with limit_to(threads):
             limits.product(a, a, out)
 
-    return Probe("matrix product", run, 2 * n**3)
+    return Probe("sgemm", run, 2 * n**3)
 
 
 def copy_entries(memory: Memory, threads: Sequence[int]) -> list[Entry]:

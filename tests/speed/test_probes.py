@@ -15,7 +15,9 @@ def quiet(done: int, total: int) -> None:
 
 def test_probes_take_turns_after_two_calls_of_each():
     calls = []
-    probes = [Probe(name, lambda n=name: calls.append(n), 1, lambda n=name: calls.append(f"prepare {n}")) for name in "ab"]
+    probes = [
+        Probe(name, lambda n=name: calls.append(n), 1, lambda n=name: calls.append(f"prepare {n}")) for name in "ab"
+    ]
     timings = time_rounds(probes, 0.0, quiet)
     assert calls == ["prepare a", "a", "prepare b", "b"] * (2 + LEAST_ROUNDS)
     assert [timings[probe].rounds for probe in probes] == [LEAST_ROUNDS] * 2
