@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
@@ -78,3 +79,16 @@ def test_no_more_threads_than_processors():
     for threads in (0, 100_000):
         with pytest.raises(UsageError, match="processors"):
             check_threads(threads)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own():
+    """Its parent's pool is there and has no threads: waiting for them would take for ever."""
+    share(2, 2, lambda start, stop: None)
+    child = os.fork()
+    if child == 0:
+        done: list[int] = []
+        share(2, 2, lambda start, stop: done.append(start))
+        os._exit(0 if sorted(done) == [0, 1] else 1)
+    assert os.waitpid(child, 0)[1] == 0
