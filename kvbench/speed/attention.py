@@ -53,7 +53,7 @@ def decode_probe(memory: Memory, cache: KvCache, tables: Any, threads: int, leng
     q = queries(memory, len(tables))
     out = np.empty_like(q)
     work = int(lengths.sum()) * token_bytes(cache)
-    name = f"{shape.layout} {shape.kv_dtype}, block {shape.block_tokens}, {len(tables)} x {int(lengths.max()):,} tokens"
+    name = f"{shape.layout} {shape.kv_dtype}, block {shape.block_tokens}, {len(tables)} x {int(lengths.max()):,}"
     return Probe(name, lambda: paged_decode(q, cache, 0, tables, lengths, out, threads=threads), work)
 
 

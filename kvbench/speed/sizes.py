@@ -1,4 +1,4 @@
-"""How much the kernels are given: the shapes of a language model of 8 billion parameters, over memory that no cache holds."""
+"""How much the kernels are given: shapes of a model of 8 billion parameters, over memory that no cache holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Sizes:
-    """memory_bytes: KV that one call reads, and the arrays of plain reading and copying. seconds: of rounds per group."""
+    """memory_bytes: KV that one call reads, and arrays of plain reading and copying. seconds: of rounds per group."""
 
     memory_bytes: int = 256 << 20
     heads: int = 32
