@@ -37,6 +37,12 @@ def test_eviction_policies_compiled():
     pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
 
 
+def test_the_model_compiled():
+    """Float32 KV alone: other types are compiled in tests of the attention kernels."""
+    pytest_again("tests/kernels/test_linear.py", "tests/kernels/test_elementwise.py")
+    pytest_again("tests/model", "-k", "plain_model or recorded or float32")
+
+
 SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
 
 # Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.
