@@ -118,16 +118,14 @@ def _mask(scores, begin, tokens, rows, group, position, window):
 
 
 @jit
-def _add_tile(
-    queries, keys, values, scores, out, fade, peak, mass, rows, tokens, geometry, masked, begin, where, window
-):
-    """Scores, weights and outputs of one tile of KV; where is the position of the first query."""
+def _add_tile(q, keys, values, scores, out, fade, peak, mass, rows, tokens, geometry, masked, begin, first, window):
+    """Scores, weights and outputs of one tile of KV; first is the position of the first query."""
     head_dim, width = geometry.head_dim, in_panels(geometry.head_dim)
     for row in range(0, rows, PANEL):
-        panel = at(queries, row * head_dim)
+        panel = at(q, row * head_dim)
         panel_product(keys, head_dim, panel, PANEL, at(scores, row), rows, head_dim, False, tokens)
     if masked:
-        _mask(scores, begin, tokens, rows, geometry.group, where, window)
+        _mask(scores, begin, tokens, rows, geometry.group, first, window)
     soften(scores, tokens, rows, peak, mass, fade)
     for row in range(rows):
         line, factor = at(out, row * width), splat(fade[row])
