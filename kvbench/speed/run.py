@@ -10,7 +10,7 @@ from ..core.jit import compile_watch
 from ..kernels.simd import LANES
 from ..kernels.threads import check_threads
 from ..report.kernels_table import KernelReport, KernelRow
-from .attention import decode_entries
+from .attention import decode_entries, prefill_entries
 from .copies import copy_entries, limit_entries, write_entries
 from .doubts import doubts, load_average
 from .entries import Entry
@@ -21,6 +21,7 @@ from .sizes import Sizes
 
 GROUPS: dict[str, Callable[[Memory, Sequence[int]], list[Entry]]] = {
     "decode": decode_entries,
+    "prefill": prefill_entries,
     "copy": copy_entries,
     "write": write_entries,
     "radix": lambda memory, threads: prefix_entries(memory.sizes),

@@ -21,6 +21,7 @@ def tiny(monkeypatch):
     )
     monkeypatch.setattr(check, "HEAD_DIMS", (64,))
     monkeypatch.setattr(check, "LENGTHS", (1, 20, 33))
+    monkeypatch.setattr(check, "NEW_TOKENS", (1, 1, 9))
     monkeypatch.setattr(experiments, "_LENGTH", 32)
 
 

@@ -33,7 +33,7 @@ def test_every_group_has_rows_with_one_and_with_all_threads():
     threads = os.cpu_count() or 1
     report = measure_kernels(list(GROUPS), threads, TINY, quiet)
     groups = {row.group for row in report.rows}
-    assert {"memory", "paged decode", "copy on write", "KV write", "prefix cache"} <= groups
+    assert {"memory", "paged decode", "paged prefill", "copy on write", "KV write", "prefix cache"} <= groups
     for row in report.rows:
         assert row.milliseconds > 0
         assert row.rate > 0
@@ -41,7 +41,7 @@ def test_every_group_has_rows_with_one_and_with_all_threads():
         assert row.ratio is None or row.ratio == row.rate / row.limit_rate
         assert row.rounds == 3
     assert {row.threads for row in report.rows if row.group == "KV write"} == {1, threads}
-    assert all(row.limit for row in report.rows if row.group not in ("memory", "arithmetic"))
+    assert all(row.limit for row in report.rows if row.group in ("paged decode", "copy on write", "KV write"))
     assert report.machine["threads"] == threads
     assert any("plain Python" in text for text in report.warnings) == PLAIN
 
