@@ -5,7 +5,7 @@
     v = load(p, i)          LANES elements from i on: float32, bf16 bits (uint16) or int8, as float32
     store(p, i, v)          float32 only;  stream(p, i, v) goes past the caches, to an address that is a multiple
                             of the vector's bytes
-    splat(x)  add(a, b)  mul(a, b)  fma(a, b, c)  greater(a, b)  exp2(v)  power_of_two(x)
+    splat(x)  add(a, b)  sub(a, b)  mul(a, b)  fma(a, b, c)  greater(a, b)  exp2(v)  power_of_two(x)
     total(v)  greatest(v)
     soon(p, i)  later(p, i) prefetch the cache line of element i into L1; into L2. The address need not be valid.
 
@@ -245,6 +245,11 @@ def _add(typing_context: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def _sub(typing_context: Any, a: Any, b: Any) -> Any:
+    return vector_type(vector_type, vector_type), lambda c, builder, s, args: builder.fsub(*args)
+
+
+@intrinsic
 def _mul(typing_context: Any, a: Any, b: Any) -> Any:
     return vector_type(vector_type, vector_type), lambda c, builder, s, args: builder.fmul(*args)
 
@@ -345,6 +350,7 @@ soon: Any = _nothing if PLAIN else _soon
 later: Any = _nothing if PLAIN else _later
 splat: Any = _splat_plain if PLAIN else _splat
 add: Any = np.add if PLAIN else _add
+sub: Any = np.subtract if PLAIN else _sub
 mul: Any = np.multiply if PLAIN else _mul
 fma: Any = (lambda a, b, c: a * b + c) if PLAIN else _fma
 power_of_two: Any = _exp2_plain if PLAIN else _power_of_two
