@@ -15,7 +15,7 @@ LEVELS = (
     ("core",),
     ("kernels", "workload", "metrics"),
     ("report",),
-    ("memory", "costs"),
+    ("memory", "costs", "model"),
     ("prefix",),
     ("tiers", "experts"),
     ("scheduler",),
