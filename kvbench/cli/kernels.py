@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--only", metavar="GROUP,GROUP", help="Of decode, prefill, copy, write, radix.")
+@click.option("--only", metavar="GROUP,GROUP", help="Of decode, prefill, dense, copy, write, radix.")
 @click.option("--threads", metavar="N", type=click.IntRange(1), help="Beside one; all processors by default.")
 @click.option("--memory", metavar="MB", type=click.IntRange(8), help="Of KV; 4 times the last cache by default.")
 @click.option("--check", is_flag=True, help="Compile every variant and compare it with float64 instead.")

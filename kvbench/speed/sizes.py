@@ -24,6 +24,8 @@ class Sizes:
     matrix: int = 1024
     """Side of the matrices whose product is the limit of prefill."""
 
+    dense_rows: int = 256
+    vocabulary: int = 128_000
     seconds: float = 3.0
 
 

@@ -33,7 +33,7 @@ def test_every_group_has_rows_with_one_and_with_all_threads():
     threads = os.cpu_count() or 1
     report = measure_kernels(list(GROUPS), threads, TINY, quiet)
     groups = {row.group for row in report.rows}
-    assert {"memory", "paged decode", "paged prefill", "copy on write", "KV write", "prefix cache"} <= groups
+    assert {"memory", "paged decode", "paged prefill", "linear", "copy on write", "KV write", "prefix cache"} <= groups
     for row in report.rows:
         assert row.milliseconds > 0
         assert row.rate > 0
