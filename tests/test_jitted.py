@@ -31,6 +31,11 @@ def test_recordings_and_costs_compiled():
     pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py", "tests/prefix/test_optimum.py")
 
 
+def test_kv_writes_and_copies_compiled():
+    """Raw addresses and vectors, where the plain path has NumPy: the same bits."""
+    pytest_again(*(f"tests/kernels/test_{name}.py" for name in ("quantise", "kv_write", "kv_copy", "limits")))
+
+
 def test_eviction_policies_compiled():
     """Policies against plain Python, and those of a user's file with what numba says of them."""
     pytest_again("tests/prefix/test_eviction.py", "-k", "long_churn")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--only", metavar="GROUP,GROUP", help="Of decode, prefill, copy, write, radix.")
+@click.option("--only", metavar="GROUP,GROUP", help="Of decode, prefill, dense, copy, write, radix.")
 @click.option("--threads", metavar="N", type=click.IntRange(1), help="Beside one; all processors by default.")
-@click.option("--memory", metavar="MB", default=256, show_default=True, type=click.IntRange(8), help="KV of a kernel.")
+@click.option("--memory", metavar="MB", type=click.IntRange(8), help="Of KV; 4 times the last cache by default.")
 @click.option("--check", is_flag=True, help="Compile every variant and compare it with float64 instead.")
 @click.option("--experiment", metavar="NAME", help="One of block-size, paged-contiguous, layout, kv-type instead.")
 @click.option("--plot", metavar="FILE", help="Draw the experiment: .svg or .png.")
@@ -32,10 +32,11 @@ def kernels_command(**parameters: Any) -> int:
     """
     _refuse_what_does_not_go_together(parameters)
     from ..core.jit import compile_watch
-    from ..speed.sizes import Sizes
+    from ..speed.sizes import Sizes, enough_memory
 
     compile_watch.quiet = parameters["quiet"]
-    sizes = Sizes(memory_bytes=parameters["memory"] << 20)
+    memory = parameters["memory"]
+    sizes = Sizes(memory_bytes=enough_memory() if memory is None else memory << 20)
     threads = parameters["threads"] or os.cpu_count() or 1
     if parameters["check"]:
         return _check(parameters)

@@ -17,6 +17,7 @@ from ..kernels.decode import paged_decode
 from ..kernels.kv_copy import copy_blocks
 from ..kernels.kv_write import gather, write
 from ..kernels.layout import HEAD_DIMS, KV_DTYPES, LAYOUTS, KvCache, KvShape
+from ..kernels.prefill import paged_prefill
 from ..kernels.quantise import through
 from ..report.checks_table import CheckRow
 from .probes import Progress
@@ -26,6 +27,11 @@ BLOCK_TOKENS = (1, 16, 48)
 LENGTHS = (1, 16, 139)
 BOUND = 2e-5
 """Largest difference of an output whose values are about 1: a few hundred float32 sums."""
+
+WINDOW = 7
+NEW_TOKENS = (1, 1, 100)
+PREFILLS = (("prefill", 0, False), ("prefill, window", WINDOW, False), ("prefill, exact", 0, True))
+"""Name, window, exact numerics."""
 
 Checked = tuple[str, float, float]
 """Kernel, largest difference, bound."""
@@ -38,7 +44,7 @@ def check_kernels(progress: Progress) -> list[CheckRow]:
     for i, (head_dim, kv_dtype, layout) in enumerate(variants):
         block_tokens, group = BLOCK_TOKENS[i % len(BLOCK_TOKENS)], GROUPS[i % len(GROUPS)]
         shape = KvShape(2, BLOCKS * -(-48 // block_tokens), KV_HEADS, block_tokens, head_dim, layout, kv_dtype)
-        for check in (_check_memory, _check_decode):
+        for check in (_check_memory, _check_decode, _check_prefill):
             begin = time.perf_counter()
             found = list(check(_Case(shape, group, seed=i)))
             seconds = (time.perf_counter() - begin) / len(found)
@@ -119,10 +125,23 @@ def _check_memory(case: _Case) -> Iterator[Checked]:
 def _check_decode(case: _Case) -> Iterator[Checked]:
     q = case.rng.standard_normal((len(LENGTHS), case.heads, case.cache.shape.head_dim), np.float32)
     lengths = np.array(LENGTHS)
-    for name, window in (("decode", 0), ("decode, window", 7)):
+    for name, window in (("decode", 0), ("decode, window", WINDOW)):
         out = np.full_like(q, np.nan)
         paged_decode(q, case.cache, 1, case.tables, lengths, out, window=window)
         yield name, max(_error(case, i, q[i : i + 1], out[i : i + 1], window) for i in range(len(LENGTHS))), BOUND
+
+
+def _check_prefill(case: _Case) -> Iterator[Checked]:
+    """Every sequence's last tokens as one batch: all of the first, one of the second, most of the third."""
+    counts = [min(n, length) for n, length in zip(NEW_TOKENS, LENGTHS, strict=True)]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    contexts = np.array(LENGTHS) - counts
+    q = case.rng.standard_normal((starts[-1], case.heads, case.cache.shape.head_dim), np.float32)
+    for name, window, exact in PREFILLS:
+        out = np.full_like(q, np.nan)
+        paged_prefill(q, case.cache, 1, case.tables, starts, contexts, out, window=window, exact=exact)
+        parts = [slice(a, b) for a, b in itertools.pairwise(starts)]
+        yield name, max(_error(case, i, q[rows], out[rows], window) for i, rows in enumerate(parts)), BOUND
 
 
 def _error(case: _Case, sequence: int, q: Any, out: Any, window: int) -> float:

@@ -61,7 +61,7 @@ def multiply_probe(threads: int) -> Probe | None:
     if PLAIN:
         return None
     operations = limits.multiply_add(1, threads) * MULTIPLY_ROUNDS
-    return Probe("FMA, float32", lambda: limits.multiply_add(MULTIPLY_ROUNDS, threads), operations)
+    return Probe("FMA", lambda: limits.multiply_add(MULTIPLY_ROUNDS, threads), operations)
 
 
 def product_probe(sizes: Sizes, threads: int, all_threads: bool) -> Probe | None:

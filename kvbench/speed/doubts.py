@@ -6,14 +6,12 @@ import os
 from collections.abc import Mapping
 
 from ..core.jit import PLAIN
-from .sizes import Sizes, last_cache_bytes
+from .sizes import CACHES, Sizes, last_cache_bytes
 
 BUSY_LOAD = 0.5
 """Processes that run or wait per processor, over the last minute, from which times are doubtful."""
 WIDE_SPREAD = 0.1
 """Half the distance of the quartiles over the median: a quiet machine stays below a few per cent."""
-CACHES = 4
-"""KV should be this many times the last cache."""
 
 
 def load_average() -> float:

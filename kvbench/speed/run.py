@@ -10,8 +10,9 @@ from ..core.jit import compile_watch
 from ..kernels.simd import LANES
 from ..kernels.threads import check_threads
 from ..report.kernels_table import KernelReport, KernelRow
-from .attention import decode_entries
+from .attention import decode_entries, prefill_entries
 from .copies import copy_entries, limit_entries, write_entries
+from .dense import dense_entries
 from .doubts import doubts, load_average
 from .entries import Entry
 from .memory import Memory
@@ -21,6 +22,8 @@ from .sizes import Sizes
 
 GROUPS: dict[str, Callable[[Memory, Sequence[int]], list[Entry]]] = {
     "decode": decode_entries,
+    "prefill": prefill_entries,
+    "dense": dense_entries,
     "copy": copy_entries,
     "write": write_entries,
     "radix": lambda memory, threads: prefix_entries(memory.sizes),

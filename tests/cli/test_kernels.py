@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -15,12 +14,11 @@ from tests.speed.sizes import TINY
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    """The given megabytes are taken for KB."""
-    monkeypatch.setattr(
-        "kvbench.speed.sizes.Sizes", lambda memory_bytes: replace(TINY, memory_bytes=memory_bytes >> 10)
-    )
+    """Whatever memory is asked for, it is little."""
+    monkeypatch.setattr("kvbench.speed.sizes.Sizes", lambda memory_bytes: TINY)
     monkeypatch.setattr(check, "HEAD_DIMS", (64,))
     monkeypatch.setattr(check, "LENGTHS", (1, 20, 33))
+    monkeypatch.setattr(check, "NEW_TOKENS", (1, 1, 9))
     monkeypatch.setattr(experiments, "_LENGTH", 32)
 
 

@@ -81,7 +81,7 @@ def test_writes_and_copies_mixed(shape, seed):
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 511, 512, 513, 1500])
 @pytest.mark.parametrize("offset", [0, 1, 8, 63])
 def test_any_size_at_any_address(size, offset):
-    """Lines are stored whole where they can be; what is before and behind them is not lost, and no neighbour changes."""
+    """Lines are stored whole where they can be; what is before and behind them is there, and no neighbour changes."""
     memory = np.random.default_rng(size).integers(0, 256, 4 * size + 64, np.uint8)
     before = memory.copy()
     rows = memory[offset : offset + 4 * size].reshape(4, size)

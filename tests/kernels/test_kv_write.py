@@ -1,4 +1,4 @@
-"""KV write and gather against a plain dictionary of slots: random shapes, every type and layout, nothing else touched."""
+"""KV write and gather against a plain dictionary of slots: random shapes, all types and layouts, no more touched."""
 
 from __future__ import annotations
 

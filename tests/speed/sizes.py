@@ -15,5 +15,7 @@ TINY = Sizes(
     written_tokens=16,
     prefix_requests=2,
     matrix=16,
+    dense_rows=9,
+    vocabulary=100,
     seconds=0.0,
 )

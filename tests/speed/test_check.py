@@ -17,6 +17,7 @@ def quiet(done: int, total: int) -> None:
 def few_variants(monkeypatch):
     monkeypatch.setattr(check, "HEAD_DIMS", (64,))
     monkeypatch.setattr(check, "LENGTHS", (1, 16, 37))
+    monkeypatch.setattr(check, "NEW_TOKENS", (1, 1, 9))
 
 
 def test_all_variants_pass(few_variants):
@@ -28,13 +29,16 @@ def test_all_variants_pass(few_variants):
     assert any(row.error > 0 for row in rows)  # else float64 is compared with itself
 
 
-@pytest.mark.parametrize("kernel", ["write", "gather", "copy_blocks", "paged_decode"])
+@pytest.mark.parametrize("kernel", ["write", "gather", "copy_blocks", "paged_decode", "paged_prefill"])
 def test_a_wrong_kernel_is_found(few_variants, monkeypatch, kernel):
     right = getattr(check, kernel)
+    monkeypatch.setattr(check, "LAYOUTS", ("HND",))
 
     def wrong(*args, **options):
         if kernel == "paged_decode":  # the last token is forgotten
             args = (*args[:4], np.maximum(args[4] - 1, 1), *args[5:])
+        elif kernel == "paged_prefill":  # a row sees the one behind it
+            args = (*args[:5], np.maximum(args[5] - 1, 0), *args[6:])
         elif kernel == "copy_blocks":
             args = (args[0], args[1][::2].copy())
         elif kernel == "write":
@@ -43,7 +47,13 @@ def test_a_wrong_kernel_is_found(few_variants, monkeypatch, kernel):
         return found[::-1] if kernel == "gather" else found
 
     monkeypatch.setattr(check, kernel, wrong)
-    named = {"write": "write, gather", "gather": "write, gather", "copy_blocks": "copy", "paged_decode": "decode"}
+    named = {
+        "write": "write, gather",
+        "gather": "write, gather",
+        "copy_blocks": "copy",
+        "paged_decode": "decode",
+        "paged_prefill": "prefill",
+    }
     failed = {row.kernel for row in check_kernels(quiet) if not row.passed}
     assert named[kernel] in failed
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -31,14 +33,17 @@ def split(lengths: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
     return [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
 
 
+def as_blocks(row: list[int], block_tokens: int) -> list[tuple[int, ...]]:
+    return [tuple(row[i : i + block_tokens]) for i in range(0, len(row) // block_tokens * block_tokens, block_tokens)]
+
+
 @pytest.mark.parametrize("make", [prefixes.shared_prompt, prefixes.chat, prefixes.adversarial])
 @pytest.mark.parametrize("block_tokens", [1, 16])
 def test_a_walk_finds_what_earlier_requests_left(make, block_tokens):
     lengths, tokens = make(5)
     keys, offset = prefixes._keys(lengths, tokens, block_tokens)
-    rows = [keys[a:b].tolist() for a, b in zip(offset[:-1], offset[1:], strict=True)]
-    blocks_of = [list(map(tuple, np.reshape(row[: len(row) // block_tokens * block_tokens], (-1, block_tokens)).tolist()))
-                 for row in split(lengths, tokens)]  # fmt: skip
+    rows = [keys[a:b].tolist() for a, b in pairwise(offset)]
+    blocks_of = [as_blocks(row, block_tokens) for row in split(lengths, tokens)]
     assert common_with_any_before(rows) == common_with_any_before(blocks_of) > 0  # keys are equal where tokens are
 
     tree, pool = radix.make_tree(keys.size, "lru"), make_pool(keys.size, "append")

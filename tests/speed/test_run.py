@@ -9,7 +9,7 @@ import pytest
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
 from kvbench.speed import doubts as doubts_module
-from kvbench.speed import experiments
+from kvbench.speed import experiments, sizes
 from kvbench.speed.doubts import doubts, load_average
 from kvbench.speed.experiments import EXPERIMENTS, run_experiment
 from kvbench.speed.run import GROUPS, chosen_groups, measure_kernels
@@ -33,7 +33,7 @@ def test_every_group_has_rows_with_one_and_with_all_threads():
     threads = os.cpu_count() or 1
     report = measure_kernels(list(GROUPS), threads, TINY, quiet)
     groups = {row.group for row in report.rows}
-    assert {"memory", "paged decode", "copy on write", "KV write", "prefix cache"} <= groups
+    assert {"memory", "paged decode", "paged prefill", "linear", "copy on write", "KV write", "prefix cache"} <= groups
     for row in report.rows:
         assert row.milliseconds > 0
         assert row.rate > 0
@@ -41,7 +41,7 @@ def test_every_group_has_rows_with_one_and_with_all_threads():
         assert row.ratio is None or row.ratio == row.rate / row.limit_rate
         assert row.rounds == 3
     assert {row.threads for row in report.rows if row.group == "KV write"} == {1, threads}
-    assert all(row.limit for row in report.rows if row.group not in ("memory", "arithmetic"))
+    assert all(row.limit for row in report.rows if row.group in ("paged decode", "copy on write", "KV write"))
     assert report.machine["threads"] == threads
     assert any("plain Python" in text for text in report.warnings) == PLAIN
 
@@ -68,6 +68,12 @@ def test_memory_that_a_cache_holds_is_said(monkeypatch):
     assert "127 MB of KV" in doubts({}, 0.0, Sizes(memory_bytes=127 << 20))[0]
 
 
+def test_the_default_is_more_than_the_last_cache_holds(monkeypatch):
+    for cache, wanted in ((0, 128 << 20), (32 << 20, 128 << 20), (100 << 20, 400 << 20)):
+        monkeypatch.setattr(sizes, "last_cache_bytes", lambda cache=cache: cache)
+        assert sizes.enough_memory() == wanted
+
+
 def test_what_the_system_tells():
     assert load_average() >= 0
     assert last_cache_bytes() >= 0
@@ -89,8 +95,8 @@ def test_experiments(short_sequences, name):
 
 
 def test_waste_grows_with_blocks_and_error_with_fewer_bits(short_sequences):
-    sizes = run_experiment("block-size", 1, TINY, quiet)
-    empty = [float(row[-1].split()[0]) for row in sizes.rows]
+    blocks = run_experiment("block-size", 1, TINY, quiet)
+    empty = [float(row[-1].split()[0]) for row in blocks.rows]
     assert empty[0] == 0.0
     assert empty == sorted(empty)
     assert empty[-1] > 50
