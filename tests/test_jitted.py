@@ -44,8 +44,8 @@ def test_eviction_policies_compiled():
 
 def test_the_model_compiled():
     """Float32 KV alone: other types are compiled in tests of the attention kernels."""
-    pytest_again("tests/kernels/test_linear.py", "tests/kernels/test_elementwise.py")
-    pytest_again("tests/model", "-k", "plain_model or recorded or float32")
+    files = ("tests/kernels/test_linear.py", "tests/kernels/test_elementwise.py", "tests/model")
+    pytest_again(*files, "-k", "linear or elementwise or plain_model or recorded or float32")
 
 
 def test_attention_compiled():
