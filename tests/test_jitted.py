@@ -32,10 +32,26 @@ def test_recordings_and_costs_compiled():
     pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py", "tests/prefix/test_optimum.py")
 
 
+def test_kv_writes_and_copies_compiled():
+    """Raw addresses and vectors, where the plain path has NumPy: the same bits."""
+    pytest_again(*(f"tests/kernels/test_{name}.py" for name in ("quantise", "kv_write", "kv_copy", "limits")))
+
+
 def test_eviction_policies_compiled():
     """Policies against plain Python, and those of a user's file with what numba says of them."""
     pytest_again("tests/prefix/test_eviction.py", "-k", "long_churn")
     pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
+
+
+def test_the_model_compiled():
+    """Float32 KV alone: other types are compiled in tests of the attention kernels."""
+    files = ("tests/kernels/test_linear.py", "tests/kernels/test_elementwise.py", "tests/model")
+    pytest_again(*files, "-k", "linear or elementwise or plain_model or recorded or float32")
+
+
+def test_attention_compiled():
+    """Every test of vectors; attention with float32 and bf16 KV (`kvbench kernels --check` compiles all)."""
+    pytest_again("tests/kernels/test_simd.py", "tests/kernels/test_attention.py")
 
 
 def test_a_real_model_says_the_same_whatever_the_cache_does():

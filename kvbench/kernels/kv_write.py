@@ -61,7 +61,7 @@ def check_layer(cache: KvCache, layer: int) -> None:
 
 def check_ids(what: str, ids: Any, limit: int) -> None:
     """UsageError unless all ids are 0 or more and less than limit."""
-    if ids.size and not (0 <= ids.min() and ids.max() < limit):
+    if ids.size and (ids.min() < 0 or ids.max() >= limit):
         wrong = ids[(ids < 0) | (ids >= limit)][0]
         raise UsageError(f"{what} {wrong} is not in the KV cache; ids are 0 to {limit - 1}")
 

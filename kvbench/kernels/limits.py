@@ -41,7 +41,7 @@ def stream_copy(rows: Any, threads: int) -> None:
 
 
 def multiply_add(rounds: int, threads: int) -> int:
-    """Fused multiply-adds of float32 vectors in registers, `rounds` in each thread. Returns operations, two for each."""
+    """Multiply and add float32 vectors in registers, `rounds` in each thread. Returns the operations, two for each."""
     share(threads, threads, lambda start, stop: _chains(rounds))
     return rounds * threads * CHAINS * LANES * 2
 
@@ -62,7 +62,7 @@ def blas_threads() -> Callable[[int], AbstractContextManager[Any]] | None:
 
 
 @entry
-def _sum(array):
+def _sum_compiled(array):
     # Integers: their sums may be reordered, so the loop becomes vectors without any fast-math flag.
     total = np.int64(0)
     for i in range(array.size):
@@ -70,8 +70,7 @@ def _sum(array):
     return total
 
 
-def _sum_plain(array: Any) -> Any:
-    return array.sum()
+_sum: Any = np.sum if PLAIN else _sum_compiled
 
 
 @entry
@@ -105,7 +104,3 @@ def _run_chains(typing_context: Any, rounds: Any) -> Any:
 @entry
 def _chains(rounds):
     return _run_chains(rounds)
-
-
-if PLAIN:
-    _sum = _sum_plain

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.jit import PLAIN, entry
+from ..core.jit import PLAIN, entry, jit
 from .products import PANEL, ROW_TILE, panel_product
 from .simd import at, pointer
 from .threads import share
@@ -18,6 +18,10 @@ F32 = NDArray[np.float32]
 
 _ROWS_BYTES = 192 * 1024
 """Rows of x that are multiplied with a panel before the next one: what leaves room for the panel in L2."""
+
+
+_WORTH_SHARING = 1 << 20
+"""Multiply-adds below which handing a part to another thread takes longer than doing it."""
 
 
 def pack(w: F32) -> F32:
@@ -52,7 +56,8 @@ def multiply(x: F32, packed: F32, y: F32, threads: int = 1) -> None:
     if PLAIN:
         _multiply_plain(x, packed, y)
     elif x.shape[0]:
-        share(panels, threads, lambda first, end: _multiply(first, end, x, packed, y))
+        worth = threads if x.shape[0] * packed.size >= _WORTH_SHARING else 1
+        share(panels, worth, lambda first, end: _multiply(first, end, x, packed, y))
 
 
 def _multiply_plain(x: F32, packed: F32, y: F32) -> None:
@@ -63,25 +68,36 @@ def _multiply_plain(x: F32, packed: F32, y: F32) -> None:
     y[:] = sums.reshape(len(x), packed.shape[0] * PANEL)[:, : y.shape[1]]
 
 
+@jit
+def _product(x, w, out, out_stride, depth, rows):
+    """panel_product in tiles of like height: 8 rows as 4 + 4, since few sums in flight wait for one another."""
+    left = rows % ROW_TILE
+    if rows > ROW_TILE and 0 < left < 3:
+        even = rows - left - ROW_TILE
+        upper = (left + ROW_TILE + 1) // 2
+        panel_product(x, depth, w, PANEL, out, out_stride, depth, False, even)
+        x, out = at(x, even * depth), at(out, even * out_stride)
+        panel_product(x, depth, w, PANEL, out, out_stride, depth, False, upper)
+        x, out, rows = at(x, upper * depth), at(out, upper * out_stride), rows - even - upper
+    panel_product(x, depth, w, PANEL, out, out_stride, depth, False, rows)
+
+
 @entry
 def _multiply(first, end, x, packed, y):
     """Panels from `first` to before `end`: a chunk of rows against each panel in turn."""
     tokens, inputs = x.shape
     outputs = y.shape[1]
     chunk = max(_ROWS_BYTES // (4 * inputs * ROW_TILE), 1) * ROW_TILE
-    edge = np.empty((chunk, PANEL), np.float32)
+    edge = np.empty((min(chunk, tokens), PANEL), np.float32)
     xs, ws, ys, edges = pointer(x), pointer(packed), pointer(y), pointer(edge)
     for row in range(0, tokens, chunk):
         rows = min(chunk, tokens - row)
         for panel in range(first, end):
             column = panel * PANEL
-            w = at(ws, column * inputs)
-            x_rows = at(xs, row * inputs)
-            if column + PANEL <= outputs:
-                out = at(ys, row * outputs + column)
-                panel_product(x_rows, inputs, w, PANEL, out, outputs, inputs, False, rows)
-            else:
-                panel_product(x_rows, inputs, w, PANEL, edges, PANEL, inputs, False, rows)
+            whole = column + PANEL <= outputs
+            out, stride = (at(ys, row * outputs + column), outputs) if whole else (edges, PANEL)
+            _product(at(xs, row * inputs), at(ws, column * inputs), out, stride, inputs, rows)
+            if not whole:
                 for i in range(rows):
                     for j in range(outputs - column):
                         y[row + i, column + j] = edge[i, j]

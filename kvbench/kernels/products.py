@@ -23,6 +23,7 @@ from .simd import (
     LANES,
     REGISTERS,
     VECTOR,
+    ask_for,
     at,
     count_up,
     element,
@@ -39,29 +40,34 @@ PANEL_VECTORS = 4 if REGISTERS == 32 else 2
 PANEL = PANEL_VECTORS * LANES
 """Columns of a panel: 64 with AVX-512, 16 with AVX2 and NEON, 8 elsewhere."""
 
+_LINE = 16
+"""Elements of a cache line."""
+
 
 @intrinsic(prefer_literal=True)
 def _outer_products(
-    typing_context: Any, x: Any, x_stride: Any, w: Any, w_stride: Any, out: Any, out_stride: Any, depth: Any,
-    accumulate: Any, rows: Any,
+    typing_context: Any, x: Any, x_stride: Any, x_step: Any, w: Any, w_stride: Any, out: Any, out_stride: Any,
+    depth: Any, accumulate: Any, rows: Any,
 ) -> Any:  # fmt: skip
-    """One tile of `panel_product`; rows is a literal."""
+    """One tile of `strided_product`; rows is a literal."""
     if not isinstance(rows, types.IntegerLiteral):
         return None
     floats, integer = types.CPointer(types.float32), types.int64
-    typed = types.void(floats, integer, floats, integer, floats, integer, integer, types.boolean, rows)
+    typed = types.void(floats, integer, integer, floats, integer, floats, integer, integer, types.boolean, rows)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, x_stride, w, w_stride, out, out_stride, depth, accumulate, _ = args
+        x, x_stride, x_step, w, w_stride, out, out_stride, depth, accumulate, _ = args
         height = range(rows.literal_value)
         x_rows = [element(builder, x, builder.mul(x_stride, I64(m))) for m in height]
         out_rows = [element(builder, out, builder.mul(out_stride, I64(m))) for m in height]
         tile = [(m, n) for m in height for n in range(PANEL_VECTORS)]
 
         def add_products(k: Any, sums: list[Any]) -> list[Any]:
-            row = element(builder, w, builder.mul(k, w_stride))
+            row, along = element(builder, w, builder.mul(k, w_stride)), builder.mul(k, x_step)
+            for line in range(0, PANEL, _LINE):  # of the panel behind this one: memory is busy during all tiles
+                ask_for(builder, row, builder.add(builder.mul(depth, w_stride), I64(line)), 2)
             columns = [read_vector(builder, row, n * LANES) for n in range(PANEL_VECTORS)]
-            factors = [spread(builder, builder.load(element(builder, x_row, k))) for x_row in x_rows]
+            factors = [spread(builder, builder.load(element(builder, x_row, along))) for x_row in x_rows]
             return [multiply_add(builder, factors[m], columns[n], s) for (m, n), s in zip(tile, sums, strict=True)]
 
         sums = _starting_sums(builder, accumulate, [(out_rows[m], n * LANES) for m, n in tile])
@@ -89,40 +95,40 @@ def _starting_sums(builder: Any, accumulate: Any, places: list[Any]) -> list[Any
 
 
 @jit
-def _panel_product(x, x_stride, w, w_stride, out, out_stride, depth, accumulate, rows):
+def _strided_product(x, x_stride, x_step, w, w_stride, out, out_stride, depth, accumulate, rows):
     """out[m, n] (+)= sum over k of x[m, k] * w[k, n], n < PANEL.
 
     x, w, out       pointers to float32 elements (`simd.pointer`, `simd.at`); out is written
-    ..._stride      elements from one row to the next
+    ..._stride      elements from one row to the next;  x_step from one element of a row of x to the next
     depth           terms of a sum, 1 or more
     accumulate      bool: add to what is in out; else out may hold anything
     rows            rows of x and out, 0 or more
     """
     m = 0
     while m + ROW_TILE <= rows:
-        _outer_products(
-            at(x, m * x_stride), x_stride, w, w_stride, at(out, m * out_stride), out_stride, depth, accumulate, 6
-        )
+        here, there = at(x, m * x_stride), at(out, m * out_stride)
+        _outer_products(here, x_stride, x_step, w, w_stride, there, out_stride, depth, accumulate, 6)
         m += ROW_TILE
     x, out, left = at(x, m * x_stride), at(out, m * out_stride), rows - m
     if left == 1:
-        _outer_products(x, x_stride, w, w_stride, out, out_stride, depth, accumulate, 1)
+        _outer_products(x, x_stride, x_step, w, w_stride, out, out_stride, depth, accumulate, 1)
     elif left == 2:
-        _outer_products(x, x_stride, w, w_stride, out, out_stride, depth, accumulate, 2)
+        _outer_products(x, x_stride, x_step, w, w_stride, out, out_stride, depth, accumulate, 2)
     elif left == 3:
-        _outer_products(x, x_stride, w, w_stride, out, out_stride, depth, accumulate, 3)
+        _outer_products(x, x_stride, x_step, w, w_stride, out, out_stride, depth, accumulate, 3)
     elif left == 4:
-        _outer_products(x, x_stride, w, w_stride, out, out_stride, depth, accumulate, 4)
+        _outer_products(x, x_stride, x_step, w, w_stride, out, out_stride, depth, accumulate, 4)
     elif left == 5:
-        _outer_products(x, x_stride, w, w_stride, out, out_stride, depth, accumulate, 5)
+        _outer_products(x, x_stride, x_step, w, w_stride, out, out_stride, depth, accumulate, 5)
 
 
-def _panel_product_plain(
-    x: Any, x_stride: int, w: Any, w_stride: int, out: Any, out_stride: int, depth: int, accumulate: bool, rows: int
-) -> None:
+def _strided_product_plain(
+    x: Any, x_stride: int, x_step: int, w: Any, w_stride: int, out: Any, out_stride: int, depth: int,
+    accumulate: bool, rows: int,
+) -> None:  # fmt: skip
     """The same sums in the same order; each product is rounded before it is added."""
     view = np.lib.stride_tricks.as_strided
-    left, right = view(x, (rows, depth), (4 * x_stride, 4)), view(w, (depth, PANEL), (4 * w_stride, 4))
+    left, right = view(x, (rows, depth), (4 * x_stride, 4 * x_step)), view(w, (depth, PANEL), (4 * w_stride, 4))
     target = view(out, (rows, PANEL), (4 * out_stride, 4))
     sums = target.copy() if accumulate else np.zeros((rows, PANEL), np.float32)
     for k in range(depth):
@@ -130,4 +136,10 @@ def _panel_product_plain(
     target[:] = sums
 
 
-panel_product: Any = _panel_product_plain if PLAIN else _panel_product
+strided_product: Any = _strided_product_plain if PLAIN else _strided_product
+
+
+@jit
+def panel_product(x, x_stride, w, w_stride, out, out_stride, depth, accumulate, rows):
+    """`strided_product` of rows whose elements lie side by side."""
+    strided_product(x, x_stride, 1, w, w_stride, out, out_stride, depth, accumulate, rows)

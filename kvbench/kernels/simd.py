@@ -5,7 +5,8 @@
     v = load(p, i)          LANES elements from i on: float32, bf16 bits (uint16) or int8, as float32
     store(p, i, v)          float32 only;  stream(p, i, v) goes past the caches, to an address that is a multiple
                             of the vector's bytes
-    splat(x)  add(a, b)  mul(a, b)  fma(a, b, c)  greater(a, b)  exp2(v)  total(v)  greatest(v)
+    splat(x)  add(a, b)  sub(a, b)  mul(a, b)  fma(a, b, c)  greater(a, b)  exp2(v)  power_of_two(x)
+    total(v)  greatest(v)
     soon(p, i)  later(p, i) prefetch the cache line of element i into L1; into L2. The address need not be valid.
 
 A pointer holds no reference: an array that jitted code allocates may be freed after its last use by name, so scratch
@@ -244,6 +245,11 @@ def _add(typing_context: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def _sub(typing_context: Any, a: Any, b: Any) -> Any:
+    return vector_type(vector_type, vector_type), lambda c, builder, s, args: builder.fsub(*args)
+
+
+@intrinsic
 def _mul(typing_context: Any, a: Any, b: Any) -> Any:
     return vector_type(vector_type, vector_type), lambda c, builder, s, args: builder.fmul(*args)
 
@@ -280,21 +286,29 @@ _EXP2 = (
 _SMALLEST_EXPONENT = -126.0
 
 
+def power(builder: Any, x: Any) -> Any:
+    """2^x of each lane: the whole part goes into the exponent's bits, the rest through the polynomial."""
+    x = larger(builder, x, lanes_of(F32, _SMALLEST_EXPONENT))
+    whole = call_vector(builder, "floor", x)
+    rest = builder.fsub(x, whole)
+    value = lanes_of(F32, _EXP2[-1])
+    for coefficient in reversed(_EXP2[:-1]):
+        value = multiply_add(builder, value, rest, lanes_of(F32, coefficient))
+    exponent = builder.add(builder.fptosi(whole, ir.VectorType(I32, LANES)), lanes_of(I32, 127))
+    return builder.fmul(value, builder.bitcast(builder.shl(exponent, lanes_of(I32, 23)), VECTOR))
+
+
 @intrinsic
 def _exp2(typing_context: Any, v: Any) -> Any:
-    """The whole part goes into the exponent's bits, the rest through the polynomial."""
+    return vector_type(vector_type), lambda c, builder, s, args: power(builder, args[0])
 
+
+@intrinsic
+def _power_of_two(typing_context: Any, x: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x = larger(builder, args[0], lanes_of(F32, _SMALLEST_EXPONENT))
-        whole = call_vector(builder, "floor", x)
-        rest = builder.fsub(x, whole)
-        value = lanes_of(F32, _EXP2[-1])
-        for coefficient in reversed(_EXP2[:-1]):
-            value = multiply_add(builder, value, rest, lanes_of(F32, coefficient))
-        exponent = builder.add(builder.fptosi(whole, ir.VectorType(I32, LANES)), lanes_of(I32, 127))
-        return builder.fmul(value, builder.bitcast(builder.shl(exponent, lanes_of(I32, 23)), VECTOR))
+        return builder.extract_element(power(builder, spread(builder, args[0])), I32(0))
 
-    return vector_type(vector_type), generate
+    return types.float32(types.float32), generate
 
 
 # ---- without jit -----------------------------------------------------------------------------------------------------
@@ -336,8 +350,10 @@ soon: Any = _nothing if PLAIN else _soon
 later: Any = _nothing if PLAIN else _later
 splat: Any = _splat_plain if PLAIN else _splat
 add: Any = np.add if PLAIN else _add
+sub: Any = np.subtract if PLAIN else _sub
 mul: Any = np.multiply if PLAIN else _mul
 fma: Any = (lambda a, b, c: a * b + c) if PLAIN else _fma
+power_of_two: Any = _exp2_plain if PLAIN else _power_of_two
 greater: Any = np.maximum if PLAIN else _greater
 exp2: Any = _exp2_plain if PLAIN else _exp2
 total: Any = (lambda v: _fold_plain(v, np.add)) if PLAIN else _total

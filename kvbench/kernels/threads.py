@@ -1,17 +1,19 @@
-"""Work that several threads share: a kernel releases the GIL, so plain threads of Python do.
+"""Work that several threads share: compiled code releases the GIL, so plain threads of Python do.
 
-Numba's own thread pools are not used: one of them does not survive a fork, one aborts when two threads call it at
-once, and the third needs a library that is not always there. Handing over a part costs some ten microseconds.
+Numba's own parallel loops would compile every kernel a second time, and their runtimes fail in a forked child or under
+two callers. Here a share costs some 20 to 50 us to hand over, and nothing else.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 
 from ..core.errors import UsageError
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+"""By process and number of threads: a forked child has none of its parent's threads."""
 
 
 def check_threads(threads: int) -> int:
@@ -23,20 +25,26 @@ def check_threads(threads: int) -> int:
 
 
 def share(total: int, threads: int, run: Callable[[int, int], object]) -> None:
-    """run(start, stop) over total items in at most `threads` neighbouring pieces at once; the caller works too."""
-    pieces = min(threads, total)
-    if pieces <= 1:
-        run(0, total)
+    """run(start, stop) over `total` equal items, in at most `threads` neighbouring shares."""
+    shares = max(min(threads, total), 1)
+    share_out(lambda _, start, stop: run(start, stop), [total * i // shares for i in range(shares + 1)])
+
+
+def share_out(work: Callable[[int, int, int], object], cuts: Sequence[int]) -> None:
+    """work(share, cuts[share], cuts[share + 1]) for every share, the first on the calling thread.
+
+    Returns when all have ended; raises what the first of them raised.
+    """
+    helpers = len(cuts) - 2
+    if helpers == 0:
+        work(0, cuts[0], cuts[1])
         return
-    edges = [total * i // pieces for i in range(pieces + 1)]
-    others = [_pool(pieces - 1).submit(run, edges[i], edges[i + 1]) for i in range(1, pieces)]
+    key = (os.getpid(), helpers)
+    if key not in _pools:
+        _pools[key] = ThreadPoolExecutor(helpers, thread_name_prefix="kvbench-kernel")
+    others = [_pools[key].submit(work, i, cuts[i], cuts[i + 1]) for i in range(1, helpers + 1)]
     try:
-        run(edges[0], edges[1])
+        work(0, cuts[0], cuts[1])
     finally:
         for other in others:
             other.result()
-
-
-@cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="kvbench-kernel")

@@ -1,11 +1,11 @@
 """The two products of attention over one tile of cached tokens, for the query heads that share a KV head.
 
-A tile is a list of rows: where each token's K vector begins, in elements of the cache, for head 0. Both kernels work for
-up to 4 query heads at once, so that a vector of K or V is read once for all of them, and ask for the rows of the tile
-that comes next while they are at work: a block is a few KB anywhere in memory, and a wait for it would be all there is.
+A tile is a list of rows: where each token's K vector begins, in elements of the cache, for head 0. Both kernels work
+for up to 4 query heads at once, so that a vector of K or V is read once for all of them, and ask for other rows while
+they are at work: a block is a few KB anywhere in memory, and waiting for it would take longer than the work.
 
-The sum of a score runs over the lanes first and then through a fixed tree, that of an output over the tokens in their
-order: neither depends on how many heads are done at once, nor on where the rows lie.
+The sum of a score runs along the head in every lane and then through a fixed tree, that of an output over the tokens in
+their order: neither depends on how many heads are done at once, nor on where the rows lie.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from .simd import (
     I32,
     I64,
     LANES,
-    VECTOR,
     ask_for,
     at,
     count_up,
@@ -37,8 +36,6 @@ from .simd import (
 
 HEADS_AT_ONCE = 4
 LINE_BYTES = 64
-SOON = 8
-"""Tokens ahead whose row is asked into L1; those of the next tile go into L2."""
 
 _FLOATS, _INTEGERS = types.CPointer(types.float32), types.CPointer(types.int64)
 
@@ -74,7 +71,10 @@ def _merge(builder: Any, vectors: list[Any]) -> Any:
             parts = [builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), m)) for m in (low, high)]
             merged.append(builder.fadd(*parts))
         vectors, width = merged, half
-        order = [[x for two in zip(a, b, strict=True) for x in two] for a, b in zip(order[:pairs], order[pairs:])]
+        order = [
+            [x for two in zip(a, b, strict=True) for x in two]
+            for a, b in zip(order[:pairs], order[pairs:], strict=True)
+        ]
     lanes = [order[0].index(i) for i in range(LANES)]
     return builder.shuffle_vector(vectors[0], vectors[0], ir.Constant(ir.VectorType(I32, LANES), lanes))
 
@@ -103,14 +103,11 @@ def _scores(
             mine = [builder.add(first, I64(i)) for i in range(at_once)]
             keys = [row(rows, token, offset) for token in mine]
             next_keys = [row(ahead, token, ahead_offset) for token in mine]
-            soon = [row(rows, builder.add(token, I64(SOON)), offset) for token in mine] if SOON else []
 
             def ask(i: Any, _: Any) -> list[Any]:
                 place = builder.mul(i, I64(line))
                 for key in next_keys:
                     ask_for(builder, key, place, 2)
-                for key in soon:
-                    ask_for(builder, key, place, 3)
                 return []
 
             count_up(builder, lines, [], ask)
@@ -118,19 +115,19 @@ def _scores(
             def products(i: Any, sums: list[Any]) -> list[Any]:
                 place = builder.mul(i, I64(LANES))
                 parts = [read_vector(builder, key, place) for key in keys]
-                added = []
+                added = list(sums)
                 for g in range(group):
                     query = read_vector(builder, q, builder.add(place, builder.mul(head_dim, I64(g))))
                     for t, part in enumerate(parts):
-                        added.append(multiply_add(builder, query, part, sums[g * at_once + t]))
+                        added[t * group + g] = multiply_add(builder, query, part, sums[t * group + g])
                 return added
 
             sums = count_up(builder, vectors, [lanes_of(F32, 0.0)] * (group * at_once), products)
             merged = _merge(builder, sums)
-            for g in range(group):
-                lanes = ir.Constant(ir.VectorType(I32, at_once), list(range(g * at_once, (g + 1) * at_once)))
+            for t, token in enumerate(mine):
+                lanes = ir.Constant(ir.VectorType(I32, group), list(range(t * group, (t + 1) * group)))
                 part = builder.shuffle_vector(merged, merged, lanes)
-                write_vector(builder, out, builder.add(first, builder.mul(out_stride, I64(g))), part)
+                write_vector(builder, out, builder.mul(token, out_stride), part)
             return []
 
         turns = builder.sdiv(builder.add(tokens, I64(at_once - 1)), I64(at_once))
@@ -156,7 +153,6 @@ def _weighted_sum(
         heads_of = range(group)
         tile = [(g, v) for g in heads_of for v in range(width)]
         outs = [element(builder, out, builder.mul(out_stride, I64(g))) for g in heads_of]
-        weight_rows = [element(builder, weights, builder.mul(weights_stride, I64(g))) for g in heads_of]
         fades = [spread(builder, builder.load(element(builder, fade, g))) for g in heads_of]
 
         def row(table: Any, token: Any, shift: Any) -> Any:
@@ -166,10 +162,9 @@ def _weighted_sum(
             value, next_value = row(rows, token, offset), row(ahead, token, ahead_offset)
             for start in range(0, width * LANES, line):
                 ask_for(builder, next_value, start, 2)
-                if SOON:
-                    ask_for(builder, row(rows, builder.add(token, I64(SOON)), offset), start, 3)
             parts = [read_vector(builder, value, v * LANES) for v in range(width)]
-            shares = [spread(builder, builder.load(element(builder, weight, token))) for weight in weight_rows]
+            mine = element(builder, weights, builder.mul(token, weights_stride))
+            shares = [spread(builder, builder.load(element(builder, mine, g))) for g in heads_of]
             return [multiply_add(builder, shares[g], parts[v], s) for (g, v), s in zip(tile, sums, strict=True)]
 
         sums = [builder.fmul(read_vector(builder, outs[g], v * LANES), fades[g]) for g, v in tile]
@@ -198,27 +193,32 @@ def _score_tile(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, token
 
 
 @jit
-def _gather_tile(out, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads):
-    d = 0
+def _gather_part(out, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, head_dim, heads, narrow):
+    if heads == 4 and narrow:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 4, NARROW)
+    elif heads == 4:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 4, WIDE_FOUR)
+    elif heads == 2 and narrow:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 2, NARROW)
+    elif heads == 2:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 2, WIDE_TWO)
+    elif narrow:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 1, NARROW)
+    else:
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 1, WIDE_ONE)
+
+
+@jit
+def _gather_tile(out, fade, weights, stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads):
     wide = LANES * (WIDE_FOUR if heads == 4 else WIDE_TWO if heads == 2 else WIDE_ONE)
-    while d + wide <= head_dim:
-        o, here, there = at(out, d), offset + d, ahead_offset + d
-        if heads == 4:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 4, WIDE_FOUR)
-        elif heads == 2:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 2, WIDE_TWO)
-        else:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 1, WIDE_ONE)
-        d += wide
+    d = 0
     while d < head_dim:
-        o, here, there = at(out, d), offset + d, ahead_offset + d
-        if heads == 4:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 4, NARROW)
-        elif heads == 2:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 2, NARROW)
-        else:
-            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 1, NARROW)
-        d += LANES * NARROW
+        narrow = d + wide > head_dim
+        _gather_part(
+            at(out, d), fade, weights, stride, kv, rows, ahead, offset + d, ahead_offset + d, tokens, head_dim, heads,
+            narrow,
+        )  # fmt: skip
+        d += LANES * NARROW if narrow else wide
 
 
 def _rows_plain(kv: Any, rows: Any, offset: int, tokens: int, head_dim: int) -> Any:
@@ -233,7 +233,8 @@ def _score_tile_plain(
 ) -> None:  # fmt: skip
     keys = _rows_plain(kv, rows, offset, tokens, head_dim)
     for g in range(heads):
-        out[g * out_stride : g * out_stride + tokens] = (keys * q[g * head_dim : (g + 1) * head_dim]).sum(axis=1)
+        scores = (keys * q[g * head_dim : (g + 1) * head_dim]).sum(axis=1)
+        out[g : g + tokens * out_stride : out_stride][:tokens] = scores
 
 
 def _gather_tile_plain(
@@ -242,7 +243,7 @@ def _gather_tile_plain(
 ) -> None:  # fmt: skip
     values = _rows_plain(kv, rows, offset, tokens, head_dim)
     for g in range(heads):
-        shares = weights[g * weights_stride : g * weights_stride + tokens]
+        shares = weights[g : g + tokens * weights_stride : weights_stride][:tokens]
         part = out[g * head_dim : (g + 1) * head_dim]
         part[:] = part * fade[g] + (values * shares[:, None]).sum(axis=0)
 
@@ -250,17 +251,17 @@ def _gather_tile_plain(
 score_tile: Any = _score_tile_plain if PLAIN else _score_tile
 """score_tile(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, heads)
 
-    out[g, t] = sum over d of q[g, d] * kv[rows[t] + offset + d]
+    out[t, g] = sum over d of q[g, d] * kv[rows[t] + offset + d]
 
 q             pointer to (heads, head_dim) float32, scaled;  heads is 1, 2 or 4
 kv            pointer to the cache: float32, uint16 (bf16 bits) or int8 without its scale
-rows, ahead   pointers to int64 rows of this tile and of the next; both may be read LANES and SOON entries past tokens
-offset        of K and the KV head inside a row;  ahead_offset the same for the next tile, as a hint
-out           pointer to (heads, out_stride) float32; up to LANES - 1 scores past tokens are written
+rows, ahead   pointers to int64: rows of this tile, and what to ask for; read up to LANES - 1 entries past tokens
+offset        of K or V and the KV head inside a row;  ahead_offset the same for what is asked for
+out           pointer to (tokens, out_stride) float32; scores of up to LANES - 1 tokens more are written
 tokens        1 or more
 """
 gather_tile: Any = _gather_tile_plain if PLAIN else _gather_tile
 """gather_tile(out, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads)
 
-    out[g, d] = out[g, d] * fade[g] + sum over t of weights[g, t] * kv[rows[t] + offset + d]
+    out[g, d] = out[g, d] * fade[g] + sum over t of weights[t, g] * kv[rows[t] + offset + d]
 """

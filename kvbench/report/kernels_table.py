@@ -61,16 +61,20 @@ def kernels_report(report: KernelReport) -> str:
 
 
 def _group(rows: Sequence[KernelRow]) -> str:
-    has_limit, has_peer = any(r.limit for r in rows), any(r.peer for r in rows)
-    header = [rows[0].group, "threads", "ms", "+-", rows[0].unit]
-    header += ["of limit", "", "target"] if has_limit else []
-    header += [f"x {next(r.peer for r in rows if r.peer)}"] if has_peer else []
-    return grid([*header, "first s"], [_cells(row, has_limit, has_peer) for row in rows])
+    limits = sorted({row.limit for row in rows} - {""})
+    peers = sorted({row.peer for row in rows} - {""})
+    limit_header = "of\nlimit" if len(limits) > 1 else f"of\n{''.join(limits)}"
+    header = [rows[0].group, "thr.", "ms", "+-", rows[0].unit]
+    header += [limit_header, "target"] if limits else []
+    header += [f"x\n{', '.join(peers)}"] if peers else []
+    return grid([*header, "first\ns"], [_cells(row, limits, bool(peers)) for row in rows])
 
 
-def _cells(row: KernelRow, has_limit: bool, has_peer: bool) -> list[str]:
+def _cells(row: KernelRow, limits: Sequence[str], has_peer: bool) -> list[str]:
     cells = [row.shape, str(row.threads), short(row.milliseconds), f"{100 * row.spread:.0f} %", short(row.rate / 1e9)]
-    cells += [share(row.ratio), row.limit, share(row.target)] if has_limit else []
+    if limits:
+        name = f" {row.limit}" if len(limits) > 1 else ""
+        cells += [f"{share(row.ratio)}{name}", share(row.target)]
     if has_peer:
         cells.append("" if row.peer_milliseconds is None else f"{row.peer_milliseconds / row.milliseconds:.1f}")
     return [*cells, f"{row.first_s:.2f}"]
@@ -84,7 +88,7 @@ def _foot(report: KernelReport) -> str:
         f"load before {report.load_before:.2f}",
         f"ms: median of {rounds[0]} to {rounds[-1]} interleaved rounds; +-: half the distance of their quartiles. "
         f"first s: the first call, which compiles ({report.compiled_s:.1f} s in all) or loads, and is not in ms.",
-        "of limit: the rate over the same machine's rate of plain reading, memcpy, FMA, matrix product or comparison, "
+        "of limit: the rate over the same machine's rate of plain reading, memcpy, FMA, sgemm or comparison, "
         "measured in the same rounds.",
     ]
     return "\n".join(note(line) for line in lines)

@@ -49,14 +49,24 @@ STYLE: dict[Any, Any] = {
 
 def check_plot(path: Path, axes: Mapping[str, Sequence[str]]) -> None:
     """UsageError: another kind of file, no folder, no axis to draw over, no matplotlib."""
+    check_place(path)
+    if horizontal(axes) is None:
+        raise UsageError("--plot needs an axis of numbers, for example --grid cache.blocks=1000..64000*4")
+    check_library()
+
+
+def check_place(path: Path) -> None:
+    """UsageError: another kind of file, no folder, no right to write."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"--plot {path}: write it as FILE.svg or FILE.png")
     if not path.parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"--plot {path}: no right to write there; choose another folder")
-    if horizontal(axes) is None:
-        raise UsageError("--plot needs an axis of numbers, for example --grid cache.blocks=1000..64000*4")
+
+
+def check_library() -> None:
+    """UsageError: no matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -81,7 +91,7 @@ def draw(result: Grid, suffix: str) -> bytes:
         _scale_x(axes[-1], [x for line, _ in labelled[0] for x, _ in line.points])
         axes[-1].set_xlabel(_x_label(result, over))
         for panel, ends in zip(axes, labelled, strict=True):
-            _label_ends(panel, ends)
+            label_ends(panel, ends)
         figure.align_ylabels()
         figure.suptitle(result.run, x=0.012, ha="left", weight="bold", size=12)
         out = io.BytesIO()
@@ -165,7 +175,7 @@ def _scale_x(axes: Any, values: Sequence[float]) -> None:
     axes.margins(x=0.02)
 
 
-def _label_ends(axes: Any, ends: Sequence[tuple[Line, str]]) -> None:
+def label_ends(axes: Any, ends: Sequence[tuple[Line, str]]) -> None:
     """Names at the right ends, moved apart where the ends meet; a thin line leads back to each."""
     axes.autoscale_view()  # limits are final only now
     to_axes = axes.transData + axes.transAxes.inverted()

@@ -1,4 +1,4 @@
-"""Decode attention beside plain reading of as many bytes, and beside torch on contiguous KV where it is installed."""
+"""Attention: decode beside plain reading of as many bytes, prefill beside sgemm and the FMA units; and beside torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import numpy as np
 
 from ..kernels.decode import paged_decode
 from ..kernels.layout import KvCache
-from .copies import read_probe
+from ..kernels.prefill import paged_prefill
+from .copies import multiply_probe, product_probe, read_probe
 from .entries import Entry
 from .memory import Memory, shuffled_tables
-from .peer import torch_decode
+from .peer import torch_decode, torch_prefill
 from .probes import Probe
 
 DECODE_TARGETS = {"float32": (0.60, 0.83), "bf16": (0.55, 0.83), "int8": (0.30, 0.50)}
 """Share of plain reading with one thread and with two: what the prototypes reached, rounded."""
+
+PREFILL_OF_SGEMM, PREFILL_OF_FMA, PREFILL_AIMED = 0.88, 0.72, 4096
+"""Share of sgemm with one thread, of the FMA units with all; from this context on."""
+
+EXACT_SHAPE = 1
+"""Which of Sizes.prefill is measured with exact numerics too."""
 
 DECODE_SHAPES = (
     ("NHD", "float32", 16),
@@ -53,8 +60,56 @@ def decode_probe(memory: Memory, cache: KvCache, tables: Any, threads: int, leng
     q = queries(memory, len(tables))
     out = np.empty_like(q)
     work = int(lengths.sum()) * token_bytes(cache)
-    name = f"{shape.layout} {shape.kv_dtype}, block {shape.block_tokens}, {len(tables)} x {int(lengths.max()):,} tokens"
+    name = f"{shape.layout} {shape.kv_dtype}, block {shape.block_tokens}, {len(tables)} x {int(lengths.max()):,}"
     return Probe(name, lambda: paged_decode(q, cache, 0, tables, lengths, out, threads=threads), work)
+
+
+def prefill_entries(memory: Memory, threads: Sequence[int]) -> list[Entry]:
+    """One sequence's next tokens behind a context, blocks of 16 in random order; of exact numerics one shape."""
+    entries = []
+    shapes = [shape for shape in memory.sizes.prefill if sum(shape) <= _most_tokens(memory)]
+    for n in threads:
+        sgemm = product_probe(memory.sizes, n, n == max(threads)) if n == 1 else None
+        limit, target = (sgemm, PREFILL_OF_SGEMM) if sgemm is not None else (multiply_probe(n), PREFILL_OF_FMA)
+        for new, context in shapes:
+            aimed = target if context >= PREFILL_AIMED else None
+            peer = torch_prefill(memory, new, context, n)
+            entries.append(
+                Entry("paged prefill", "GFLOP/s", prefill_probe(memory, new, context, n), n, limit, aimed, peer)
+            )
+        probe = prefill_probe(memory, *shapes[min(EXACT_SHAPE, len(shapes) - 1)], n, exact=True)
+        entries.append(Entry("paged prefill", "GFLOP/s", probe, n, limit))
+    return entries
+
+
+def prefill_probe(
+    memory: Memory,
+    new: int,
+    context: int,
+    threads: int,
+    *,
+    kv_dtype: str = "float32",
+    layout: str = "NHD",
+    exact: bool = False,
+) -> Probe:
+    """Attention of `new` tokens at positions context, context + 1, ...; work is multiplications and additions."""
+    cache = memory.cache(layout, kv_dtype, 16)
+    tables = shuffled_tables(cache, context + new)[:1]
+    q = queries(memory, new)
+    out = np.empty_like(q)
+    starts, contexts = np.array([0, new]), np.array([context])
+    seen = new * context + new * (new + 1) // 2
+    name = f"{layout} {kv_dtype}, {new:,} at {context:,}{', exact' if exact else ''}"
+
+    def run() -> None:
+        paged_prefill(q, cache, 0, tables, starts, contexts, out, exact=exact, threads=threads)
+
+    return Probe(name, run, 4 * seen * memory.sizes.heads * memory.sizes.head_dim)
+
+
+def _most_tokens(memory: Memory) -> int:
+    """Tokens of float32 KV that the memory holds, whole blocks of 16."""
+    return memory.cache("NHD", "float32", 16).shape.num_blocks * 16
 
 
 def queries(memory: Memory, rows: int) -> Any:

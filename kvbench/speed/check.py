@@ -1,14 +1,14 @@
 """`kvbench kernels --check`: every variant of every kernel is compiled and compared with float64, on small shapes.
 
-Attention is compared with a plain float64 computation on the values that the cache holds, so the error of the KV type is
-not in it. Writing, gathering and copying have to give the same bits as NumPy.
+Attention is compared with a plain float64 computation on the values that the cache holds, so the error of the KV type
+is not in it. Writing, gathering and copying have to give the same bits as NumPy.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..kernels.decode import paged_decode
 from ..kernels.kv_copy import copy_blocks
 from ..kernels.kv_write import gather, write
 from ..kernels.layout import HEAD_DIMS, KV_DTYPES, LAYOUTS, KvCache, KvShape
+from ..kernels.prefill import paged_prefill
 from ..kernels.quantise import through
 from ..report.checks_table import CheckRow
 from .probes import Progress
@@ -26,6 +27,11 @@ BLOCK_TOKENS = (1, 16, 48)
 LENGTHS = (1, 16, 139)
 BOUND = 2e-5
 """Largest difference of an output whose values are about 1: a few hundred float32 sums."""
+
+WINDOW = 7
+NEW_TOKENS = (1, 1, 100)
+PREFILLS = (("prefill", 0, False), ("prefill, window", WINDOW, False), ("prefill, exact", 0, True))
+"""Name, window, exact numerics."""
 
 Checked = tuple[str, float, float]
 """Kernel, largest difference, bound."""
@@ -38,7 +44,7 @@ def check_kernels(progress: Progress) -> list[CheckRow]:
     for i, (head_dim, kv_dtype, layout) in enumerate(variants):
         block_tokens, group = BLOCK_TOKENS[i % len(BLOCK_TOKENS)], GROUPS[i % len(GROUPS)]
         shape = KvShape(2, BLOCKS * -(-48 // block_tokens), KV_HEADS, block_tokens, head_dim, layout, kv_dtype)
-        for check in (_check_memory, _check_decode):
+        for check in (_check_memory, _check_decode, _check_prefill):
             begin = time.perf_counter()
             found = list(check(_Case(shape, group, seed=i)))
             seconds = (time.perf_counter() - begin) / len(found)
@@ -57,7 +63,8 @@ class _Case:
         most = -(-max(LENGTHS) // shape.block_tokens)
         ids = 1 + self.rng.permutation(shape.num_blocks - 1)[: most * len(LENGTHS)]
         self.tables = ids.reshape(len(LENGTHS), most).astype(np.int32)
-        self.k, self.v = [], []
+        self.k: list[Any] = []
+        self.v: list[Any] = []
         for table, length in zip(self.tables, LENGTHS, strict=True):
             for kept in (self.k, self.v):
                 kept.append(self.rng.standard_normal((length, shape.num_kv_heads, shape.head_dim), np.float32))
@@ -105,7 +112,8 @@ def _check_memory(case: _Case) -> Iterator[Checked]:
             wrong += int(np.sum(found != case.held(given)))
     yield "write, gather", float(wrong), 0.0
     before = (cache.data.copy(), cache.scales.copy())
-    pairs = np.array([(1, 2), (2, 0), (3, 1), (4, 4)])
+    first, second, third = case.tables[:, 0].tolist()
+    pairs = np.array([(second, third), (third, 0), (second, second), (first, second)])
     copy_blocks(cache, pairs)
     for array in before if cache.shape.kv_dtype == "int8" else before[:1]:
         for source, target in pairs:
@@ -117,18 +125,27 @@ def _check_memory(case: _Case) -> Iterator[Checked]:
 def _check_decode(case: _Case) -> Iterator[Checked]:
     q = case.rng.standard_normal((len(LENGTHS), case.heads, case.cache.shape.head_dim), np.float32)
     lengths = np.array(LENGTHS)
-    for name, window in (("decode", 0), ("decode, window", 7)):
+    for name, window in (("decode", 0), ("decode, window", WINDOW)):
         out = np.full_like(q, np.nan)
         paged_decode(q, case.cache, 1, case.tables, lengths, out, window=window)
-        yield name, _largest(case, lambda i, w=window: (q[i : i + 1], out[i : i + 1], LENGTHS[i] - 1, w)), BOUND
+        yield name, max(_error(case, i, q[i : i + 1], out[i : i + 1], window) for i in range(len(LENGTHS))), BOUND
 
 
-def _largest(case: _Case, rows: Callable[[int], tuple[Any, Any, int, int]]) -> float:
-    """Largest difference over the sequences; rows(i) gives its queries, outputs, first position, window."""
-    worst = 0.0
-    for i in range(len(LENGTHS)):
-        q, out, position, window = rows(i)
-        wanted = exact_attention(q, case.held(case.k[i]), case.held(case.v[i]), position, window)
-        difference = np.abs(out - wanted)
-        worst = max(worst, float(np.where(np.isnan(difference), np.inf, difference).max()))
-    return worst
+def _check_prefill(case: _Case) -> Iterator[Checked]:
+    """Every sequence's last tokens as one batch: all of the first, one of the second, most of the third."""
+    counts = [min(n, length) for n, length in zip(NEW_TOKENS, LENGTHS, strict=True)]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    contexts = np.array(LENGTHS) - counts
+    q = case.rng.standard_normal((starts[-1], case.heads, case.cache.shape.head_dim), np.float32)
+    for name, window, exact in PREFILLS:
+        out = np.full_like(q, np.nan)
+        paged_prefill(q, case.cache, 1, case.tables, starts, contexts, out, window=window, exact=exact)
+        parts = [slice(a, b) for a, b in itertools.pairwise(starts)]
+        yield name, max(_error(case, i, q[rows], out[rows], window) for i, rows in enumerate(parts)), BOUND
+
+
+def _error(case: _Case, sequence: int, q: Any, out: Any, window: int) -> float:
+    """Largest difference of the outputs of a sequence's last rows; infinite where one is no number."""
+    k, v = case.held(case.k[sequence]), case.held(case.v[sequence])
+    difference = np.abs(out - exact_attention(q, k, v, len(k) - len(q), window))
+    return float(np.where(np.isnan(difference), np.inf, difference).max())

@@ -11,8 +11,9 @@ from ..core.jit import PLAIN
 from ..kernels import limits
 from ..kernels.kv_copy import copy_blocks
 from ..kernels.kv_write import gather, write
+from ..kernels.layout import KV_DTYPES
 from .entries import Entry
-from .memory import Memory
+from .memory import Memory, harmless
 from .probes import Probe
 from .sizes import Sizes
 
@@ -60,7 +61,7 @@ def multiply_probe(threads: int) -> Probe | None:
     if PLAIN:
         return None
     operations = limits.multiply_add(1, threads) * MULTIPLY_ROUNDS
-    return Probe("FMA, float32", lambda: limits.multiply_add(MULTIPLY_ROUNDS, threads), operations)
+    return Probe("FMA", lambda: limits.multiply_add(MULTIPLY_ROUNDS, threads), operations)
 
 
 def product_probe(sizes: Sizes, threads: int, all_threads: bool) -> Probe | None:
@@ -69,13 +70,13 @@ def product_probe(sizes: Sizes, threads: int, all_threads: bool) -> Probe | None
     a, out = np.ones((n, n), np.float32), np.empty((n, n), np.float32)
     limit_to = limits.blas_threads()
     if limit_to is None:
-        return Probe("matrix product", lambda: limits.product(a, a, out), 2 * n**3) if all_threads else None
+        return Probe("sgemm", lambda: limits.product(a, a, out), 2 * n**3) if all_threads else None
 
     def run() -> None:
         with limit_to(threads):
             limits.product(a, a, out)
 
-    return Probe("matrix product", run, 2 * n**3)
+    return Probe("sgemm", run, 2 * n**3)
 
 
 def copy_entries(memory: Memory, threads: Sequence[int]) -> list[Entry]:
@@ -115,16 +116,17 @@ def write_entries(memory: Memory, threads: Sequence[int]) -> list[Entry]:
             ("NHD", "bf16", "in order"),
             ("NHD", "int8", "in order"),
         ):
-            probe = _write_probe(memory, layout, kv_dtype, order, n)
+            probe = write_probe(memory, layout, kv_dtype, order, n)
             entries.append(Entry("KV write", "GB/s", probe, n, limit, WRITE_TARGET))
-    for kv_dtype in ("float32", "bf16", "int8"):
-        entries.append(Entry("gather to float32", "GB/s", _gather_probe(memory, kv_dtype), 1, _copy_of_rows(sizes, 1)))
-    return entries
+    limit = _copy_of_rows(sizes, 1)
+    gathers = (_gather_probe(memory, kv_dtype) for kv_dtype in KV_DTYPES)
+    return [*entries, *(Entry("gather to float32", "GB/s", probe, 1, limit) for probe in gathers)]
 
 
 def _rows(sizes: Sizes) -> Any:
-    rng = np.random.default_rng(7)
-    return rng.standard_normal((sizes.written_tokens, sizes.kv_heads, sizes.head_dim), np.float32)
+    """(tokens, kv_heads, head_dim) float32 that leave the memory fit for every type, see `memory`."""
+    shape = (sizes.written_tokens, sizes.kv_heads, sizes.head_dim)
+    return np.resize(harmless(), np.prod(shape) // 2).view(np.float32).reshape(shape)
 
 
 def _copy_of_rows(sizes: Sizes, threads: int) -> Probe:
@@ -134,7 +136,7 @@ def _copy_of_rows(sizes: Sizes, threads: int) -> Probe:
     return Probe("memcpy", lambda: limits.copy(target, source, threads), source.nbytes)
 
 
-def _write_probe(memory: Memory, layout: str, kv_dtype: str, order: str, threads: int) -> Probe:
+def write_probe(memory: Memory, layout: str, kv_dtype: str, order: str, threads: int) -> Probe:
     cache = memory.cache(layout, kv_dtype, 16)
     k = _rows(memory.sizes)
     v = k.copy()

@@ -6,6 +6,7 @@ they are anything: no type meets a NaN or a number so small that the CPU slows d
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,27 +23,28 @@ class Memory:
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        drawn = np.random.default_rng(0).uniform(-2, 2, 1 << 16).astype(np.float32)
-        piece = to_bf16(drawn).view(np.int64)
-        self.words = np.resize(piece, sizes.memory_bytes // 8)
+        self.words = np.resize(harmless(), sizes.memory_bytes // 8)
 
     def cache(self, layout: str, kv_dtype: str, block_tokens: int, num_layers: int = 1) -> KvCache:
         """All of the memory as blocks of this kind; int8 has scales of its own."""
-        return self.cache_like(KvShape(num_layers, 1, self.sizes.kv_heads, block_tokens, self.sizes.head_dim, layout, kv_dtype))
-
-    def cache_like(self, shape: KvShape) -> KvCache:
-        """The same for a shape of which only the number of blocks is open."""
-        flat = self.words.view(KV_DTYPES[shape.kv_dtype])
-        block = shape.strides[0]
-        num_blocks = flat.size // (block * shape.num_layers)
-        filled = KvShape(**{**vars(shape), "num_blocks": num_blocks})
-        data = flat[: num_blocks * block * shape.num_layers].reshape(filled.data_shape)
-        return KvCache(filled, data, np.full(filled.scales_shape, INT8_SCALE))
+        sizes = self.sizes
+        shape = KvShape(num_layers, 1, sizes.kv_heads, block_tokens, sizes.head_dim, layout, kv_dtype)
+        flat = self.words.view(KV_DTYPES[kv_dtype])
+        per_layer = flat.size // num_layers // shape.strides[0]
+        shape = replace(shape, num_blocks=per_layer)
+        data = flat[: num_layers * per_layer * shape.strides[0]].reshape(shape.data_shape)
+        return KvCache(shape, data, np.full(shape.scales_shape, INT8_SCALE))
 
     def halves(self) -> tuple[Any, Any]:
         """Two arrays of int64 of half its size, to copy one to the other."""
         middle = self.words.size // 2
         return self.words[:middle], self.words[middle : 2 * middle]
+
+
+def harmless() -> Any:
+    """A piece of what the memory is filled with, int64."""
+    drawn = np.random.default_rng(0).uniform(-2, 2, 1 << 16).astype(np.float32)
+    return to_bf16(drawn).view(np.int64)
 
 
 def shuffled_tables(cache: KvCache, context: int) -> Any:

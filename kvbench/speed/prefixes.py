@@ -28,8 +28,8 @@ def prefix_entries(sizes: Sizes) -> list[Entry]:
             keys, offset = _keys(lengths, tokens, block_tokens)
             limit = _compare(keys, block_tokens)
             shape = f"{name}, block {block_tokens}"
-            for probe in (_match(shape, keys, offset, block_tokens), _admit(shape, keys, offset, block_tokens)):
-                entries.append(Entry("prefix cache", "Gtoken/s", probe, 1, limit))
+            probes = (_match(shape, keys, offset, block_tokens), _admit(shape, keys, offset, block_tokens))
+            entries += [Entry("prefix cache", "Gtoken/s", probe, 1, limit) for probe in probes]
     for block_tokens in (1, 16):
         entries += _naming_entries(sizes, block_tokens)
     return entries

@@ -1,0 +1,262 @@
+"""Attention of rows over a paged cache: one query a row, against what its block table holds. Compiled parts.
+
+A row's KV is cut at fixed absolute positions (SPLIT_TOKENS), a split at multiples of TILE_TOKENS; a split is one pass
+of online softmax, splits are put together in their order. So the bits of a row depend on its own query, KV and length:
+not on the batch, the size of blocks, their order in memory, the layout or the number of threads.
+
+One work item is (row, split) with all its KV heads: a tile's blocks are read whole while they are hot.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.jit import entry, inline, jit
+from .simd import LANES, add, at, exp2, fma, greater, load, mul, pointer, power_of_two, splat, store, sub
+from .tiles import HEADS_AT_ONCE, gather_tile, padded_group, score_tile
+
+TILE_TOKENS = 16
+SPLIT_TOKENS = 1024
+LOWEST = np.float32(-1e30)
+LOG2_E = 1.4426950408889634
+
+
+@inline
+def in_lanes(heads):
+    """Heads rounded up to whole vectors."""
+    return (heads + LANES - 1) // LANES * LANES
+
+
+class Geometry(NamedTuple):
+    """Where things lie, in elements of the cache and of its scales; all int64."""
+
+    layer: int
+    block: int
+    side: int
+    head: int
+    token: int
+    block_tokens: int
+    kv_heads: int
+    group: int
+    head_dim: int
+    scale_layer: int
+    scaled: int
+
+
+@entry
+def plan(tables, lengths, row_tables, block_tokens, num_blocks, window, items):
+    """Write the work items (row, row of the table, begin, end); their number, or -1 - row for a bad table or length.
+
+    items    (rows * most splits of a row, 4) int64
+    """
+    count = 0
+    for row in range(len(lengths)):
+        length, table = lengths[row], tables[row_tables[row]]
+        if length < 0 or length > len(table) * block_tokens:
+            return -1 - row
+        begin = max(length - window, 0) if window > 0 else 0
+        for i in range(begin // block_tokens, (length + block_tokens - 1) // block_tokens):
+            if table[i] < 0 or table[i] >= num_blocks:
+                return -1 - row
+        while begin < length:
+            end = min((begin // SPLIT_TOKENS + 1) * SPLIT_TOKENS, length)
+            items[count, 0], items[count, 1], items[count, 2], items[count, 3] = row, row_tables[row], begin, end
+            begin = end
+            count += 1
+    return count
+
+
+@jit
+def _fill_rows(rows, lines, scale_rows, table, begin, end, geometry):
+    """Where the K vectors of the tokens begin to end lie.
+
+    rows         of head 0, token by token; the last is repeated up to a whole tile, since kernels read in groups
+    lines        of all heads, in the order of memory: what to ask for
+    scale_rows   where the scales of the tokens lie
+    """
+    size, heads = geometry.block_tokens, geometry.kv_heads
+    count = end - begin
+    i = 0
+    while i < count:
+        block, offset = (begin + i) // size, (begin + i) % size
+        run = min(size - offset, count - i)
+        row = geometry.layer + table[block] * geometry.block + offset * geometry.token
+        scale_row = geometry.scale_layer + table[block] * 2 * heads * size + offset
+        for j in range(run):
+            rows[i + j] = row + j * geometry.token
+            scale_rows[i + j] = scale_row + j
+        run_lines = at(lines, i * heads)
+        if geometry.token > geometry.head:
+            for j in range(run):
+                for h in range(heads):
+                    run_lines[j * heads + h] = row + j * geometry.token + h * geometry.head
+        else:
+            for h in range(heads):
+                for j in range(run):
+                    run_lines[h * run + j] = row + h * geometry.head + j * geometry.token
+        i += run
+    for i in range(count, TILE_TOKENS):
+        rows[i], scale_rows[i] = rows[count - 1], scale_rows[count - 1]
+    for i in range(count * heads, TILE_TOKENS * heads):
+        lines[i] = lines[count * heads - 1]
+
+
+@inline
+def _scale_queries(q, out, group, padded, kv_heads, head_dim):
+    """Queries in units of log2, head by head; heads that only fill up a group are zero."""
+    factor = np.float32(LOG2_E / math.sqrt(head_dim))
+    for h in range(kv_heads):
+        for g in range(padded):
+            for d in range(head_dim):
+                value = q[(h * group + g) * head_dim + d] * factor if g < group else np.float32(0)
+                out[(h * padded + g) * head_dim + d] = value
+
+
+@jit
+def soften(scores, tokens, stride, peak, mass, fade):
+    """Scores (tokens, stride) of all heads become weights, in place; the heads are the lanes.
+
+    peak, mass   pointers to the largest score so far of each head and the sum of weights relative to it; updated
+    fade         pointer: what earlier weights must be multiplied with, written
+    """
+    for head in range(0, stride, LANES):
+        column = at(scores, head)
+        before = load(peak, head)
+        now = before
+        for t in range(tokens):
+            now = greater(load(column, t * stride), now)
+        change = exp2(sub(before, now))
+        weights = mul(load(mass, head), change)
+        for t in range(tokens):
+            weight = exp2(sub(load(column, t * stride), now))
+            store(column, t * stride, weight)
+            weights = add(weights, weight)
+        store(peak, head, now)
+        store(mass, head, weights)
+        store(fade, head, change)
+
+
+@jit
+def _apply_scales(weights, tokens, stride, padded, scales, rows, side, geometry, factors):
+    """weights[t, head] *= the scale of token t in the KV head of head, of K (side 0) or V (1)."""
+    for t in range(tokens):
+        place = rows[t] + side * geometry.kv_heads * geometry.block_tokens
+        for h in range(geometry.kv_heads):
+            for g in range(padded):
+                factors[h * padded + g] = scales[place + h * geometry.block_tokens]
+        for head in range(0, stride, LANES):
+            store(weights, t * stride + head, mul(load(weights, t * stride + head), load(factors, head)))
+
+
+@jit
+def _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride):
+    """Scores of one tile for all heads; meanwhile its V is asked for."""
+    head_dim = geometry.head_dim
+    for h in range(geometry.kv_heads):
+        offset, asked = h * geometry.head, at(lines, h * tokens)
+        for g in range(0, padded, HEADS_AT_ONCE):
+            heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
+            query, out = at(queries, head * head_dim), at(scores, head)
+            score_tile(query, kv, rows, asked, offset, geometry.side, out, stride, tokens, head_dim, heads)
+
+
+@jit
+def _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, stride, fade):
+    """What one tile adds to the outputs of all heads; meanwhile K of the next tile is asked for."""
+    head_dim = geometry.head_dim
+    for h in range(geometry.kv_heads):
+        offset, asked = h * geometry.head + geometry.side, at(next_lines, h * tokens)
+        for g in range(0, padded, HEADS_AT_ONCE):
+            heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
+            result, fades = at(out, head * head_dim), at(fade, head)
+            gather_tile(result, fades, at(scores, head), stride, kv, rows, asked, offset, 0, tokens, head_dim, heads)
+
+
+@entry
+def attend(q, data, scale_array, tables, items, first, last, geometry, floats, integers, parts, stats):
+    """Work items first to last: their unnormalised outputs, peaks and masses.
+
+    floats     scratch: (kv_heads * padded group * head_dim + (HEADS_AT_ONCE + 2) * TILE_TOKENS,) float32
+    integers   scratch: (4 * TILE_TOKENS,) int64
+    parts      (items, kv_heads * padded group * head_dim) float32, written
+    stats      (items, 2, kv_heads * padded group) float32: peak and mass, written
+    """
+    kv, scales, queries = pointer(data), pointer(scale_array), pointer(floats)
+    padded = padded_group(geometry.group)
+    heads = geometry.kv_heads * padded
+    scores = at(queries, heads * geometry.head_dim)
+    stride = in_lanes(heads)
+    fade = at(scores, stride * TILE_TOKENS)
+    factors = at(fade, stride)
+    rows, next_rows = pointer(integers), at(pointer(integers), TILE_TOKENS)
+    scale_rows, next_scale_rows = at(next_rows, TILE_TOKENS), at(next_rows, 2 * TILE_TOKENS)
+    lines = at(next_rows, 3 * TILE_TOKENS)
+    next_lines = at(lines, geometry.kv_heads * TILE_TOKENS)
+    for item in range(first, last):
+        table, begin, end = pointer(tables[items[item, 1]]), items[item, 2], items[item, 3]
+        out, peak, mass = pointer(parts[item]), pointer(stats[item, 0]), pointer(stats[item, 1])
+        query = pointer(q[items[item, 0]])
+        _scale_queries(query, queries, geometry.group, padded, geometry.kv_heads, geometry.head_dim)
+        for i in range(stride):
+            peak[i], mass[i] = LOWEST, np.float32(0)
+        for i in range(heads * geometry.head_dim):
+            out[i] = np.float32(0)
+        stop = min((begin // TILE_TOKENS + 1) * TILE_TOKENS, end)
+        if item == first:
+            _fill_rows(rows, lines, scale_rows, table, begin, stop, geometry)
+        while begin < end:
+            if stop < end:
+                _fill_rows(next_rows, next_lines, next_scale_rows, table, stop, min(stop + TILE_TOKENS, end), geometry)
+            elif item + 1 < last:
+                start = items[item + 1, 2]
+                tile_end = min((start // TILE_TOKENS + 1) * TILE_TOKENS, items[item + 1, 3])
+                other = pointer(tables[items[item + 1, 1]])
+                _fill_rows(next_rows, next_lines, next_scale_rows, other, start, tile_end, geometry)
+            tokens = stop - begin
+            _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride)
+            if geometry.scaled:
+                _apply_scales(scores, tokens, stride, padded, scales, scale_rows, 0, geometry, factors)
+            soften(scores, tokens, stride, peak, mass, fade)
+            if geometry.scaled:
+                _apply_scales(scores, tokens, stride, padded, scales, scale_rows, 1, geometry, factors)
+            _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, stride, fade)
+            rows, next_rows, lines, next_lines = next_rows, rows, next_lines, lines
+            scale_rows, next_scale_rows = next_scale_rows, scale_rows
+            begin, stop = stop, min(stop + TILE_TOKENS, end)
+
+
+@entry
+def combine(parts, stats, items, count, geometry, out):
+    """Splits of a row put together in their order, and divided by the sum of weights; rows without items are zero."""
+    padded = padded_group(geometry.group)
+    head_dim = geometry.head_dim
+    item = 0
+    for row in range(len(out)):
+        start = item
+        while item < count and items[item, 0] == row:
+            item += 1
+        for head in range(geometry.kv_heads * geometry.group):
+            place = head // geometry.group * padded + head % geometry.group
+            _combine_head(parts, stats, start, item, place, pointer(out[row, head]), head_dim)
+
+
+@jit
+def _combine_head(parts, stats, start, stop, place, out, head_dim):
+    peak, mass = LOWEST, np.float32(0)
+    for item in range(start, stop):
+        peak = max(peak, stats[item, 0, place])
+    for d in range(head_dim):
+        out[d] = np.float32(0)
+    for item in range(start, stop):
+        share = power_of_two(stats[item, 0, place] - peak)
+        mass += stats[item, 1, place] * share
+        part, factor = at(pointer(parts[item]), place * head_dim), splat(share)
+        for d in range(0, head_dim, LANES):
+            store(out, d, fma(load(part, d), factor, load(out, d)))
+    if mass > 0:
+        scale = splat(np.float32(1) / mass)
+        for d in range(0, head_dim, LANES):
+            store(out, d, mul(load(out, d), scale))
