@@ -21,9 +21,9 @@ class AttentionCheck(NamedTuple):
     """What one variant gave."""
 
     variant: str
-    """decode, exact prefill or tiled prefill; KV type, layout, head size, query heads of a KV head, tokens of a block"""
+    """Kernel, KV type, layout, head size, query heads of a KV head, tokens of a block."""
     max_error: float
-    """against float64; not a number if the kernel gave one that is none"""
+    """Against float64; not a number if the kernel gave one that is none"""
     ok: bool
 
 

@@ -24,10 +24,12 @@ LOWEST = np.float32(-1e30)
 LOG2_E = 1.4426950408889634
 
 
-@inline
-def in_lanes(heads):
+def in_lanes(heads: int) -> int:
     """Heads rounded up to whole vectors."""
     return (heads + LANES - 1) // LANES * LANES
+
+
+_padded_group, _in_lanes = inline(padded_group), inline(in_lanes)  # compiled code's own: Python calls compile nothing
 
 
 class Geometry(NamedTuple):
@@ -185,10 +187,10 @@ def attend(q, data, scale_array, tables, items, first, last, geometry, floats, i
     stats      (items, 2, kv_heads * padded group) float32: peak and mass, written
     """
     kv, scales, queries = pointer(data), pointer(scale_array), pointer(floats)
-    padded = padded_group(geometry.group)
+    padded = _padded_group(geometry.group)
     heads = geometry.kv_heads * padded
     scores = at(queries, heads * geometry.head_dim)
-    stride = in_lanes(heads)
+    stride = _in_lanes(heads)
     fade = at(scores, stride * TILE_TOKENS)
     factors = at(fade, stride)
     rows, next_rows = pointer(integers), at(pointer(integers), TILE_TOKENS)
@@ -231,7 +233,7 @@ def attend(q, data, scale_array, tables, items, first, last, geometry, floats, i
 @entry
 def combine(parts, stats, items, count, geometry, out):
     """Splits of a row put together in their order, and divided by the sum of weights; rows without items are zero."""
-    padded = padded_group(geometry.group)
+    padded = _padded_group(geometry.group)
     head_dim = geometry.head_dim
     item = 0
     for row in range(len(out)):
