@@ -10,11 +10,11 @@ One work item is (row, split) with all its KV heads: a tile's blocks are read wh
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.jit import entry, inline, jit
+from ..core.jit import PLAIN, entry, inline, jit
 from .simd import LANES, add, at, exp2, fma, greater, load, mul, pointer, power_of_two, splat, store, sub
 from .tiles import HEADS_AT_ONCE, gather_tile, padded_group, score_tile
 
@@ -118,7 +118,7 @@ def _scale_queries(q, out, group, padded, kv_heads, head_dim):
 
 
 @jit
-def soften(scores, tokens, stride, peak, mass, fade):
+def _soften(scores, tokens, stride, peak, mass, fade):
     """Scores (tokens, stride) of all heads become weights, in place; the heads are the lanes.
 
     peak, mass   pointers to the largest score so far of each head and the sum of weights relative to it; updated
@@ -139,6 +139,17 @@ def soften(scores, tokens, stride, peak, mass, fade):
         store(peak, head, now)
         store(mass, head, weights)
         store(fade, head, change)
+
+
+def _soften_plain(scores: Any, tokens: int, stride: int, peak: Any, mass: Any, fade: Any) -> None:
+    tile = scores[: tokens * stride].reshape(tokens, stride)
+    now = np.maximum(peak[:stride], tile.max(axis=0))
+    fade[:stride] = exp2(peak[:stride] - now)
+    tile[:] = exp2(tile - now)
+    peak[:stride], mass[:stride] = now, mass[:stride] * fade[:stride] + tile.sum(axis=0)
+
+
+soften: Any = _soften_plain if PLAIN else _soften
 
 
 @jit

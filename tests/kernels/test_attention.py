@@ -286,6 +286,7 @@ def test_the_check_of_all_variants_sees_a_wrong_kernel(monkeypatch):
 
     monkeypatch.setattr(check, "KV_DTYPES", dict.fromkeys(DTYPES[-2:]))
     monkeypatch.setattr(check, "HEAD_DIMS", (64,))
+    monkeypatch.setattr(check, "_LENGTHS", (1, 30))
     found = list(check.check_attention())
     assert len(found) == 2 * 2 * 3
     assert all(row.ok and 0 < row.max_error < BOUND for row in found)
