@@ -42,6 +42,11 @@ def test_eviction_policies_compiled():
     pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
 
 
+def test_attention_compiled():
+    """Every test of vectors; attention with float32 and bf16 KV (`kvbench kernels --check` compiles all)."""
+    pytest_again("tests/kernels/test_simd.py", "tests/kernels/test_attention.py")
+
+
 SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
 
 # Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.

@@ -37,6 +37,8 @@ def paged_prefill(
     counts = np.diff(row_starts)
     if row_starts[0] != 0 or row_starts[-1] != len(q) or (counts < 0).any():
         raise UsageError(f"attention: row_starts must rise from 0 to the {len(q)} rows of q; give where chunks begin")
+    if (contexts < 0).any():
+        raise UsageError("attention: contexts has a number below 0; give how many tokens were cached before")
     if exact:
         row_tables = np.repeat(np.arange(len(tables)), counts)
         lengths = np.arange(len(q)) - np.repeat(row_starts[:-1] - contexts, counts) + 1
@@ -58,10 +60,10 @@ def _attend_tiled(
         items,
     )  # fmt: skip
     if count < 0:
-        row = -1 - count
+        row, counts = -1 - count, np.diff(row_starts)
         raise UsageError(
-            f"attention: sequence {row}: context {contexts[row]} + {row_starts[row + 1] - row_starts[row]} tokens do not "
-            f"fit its {tables.shape[1]} blocks of {shape.block_tokens}, or an id is not in 0 to {shape.num_blocks - 1}"
+            f"attention: sequence {row}: context {contexts[row]} + {counts[row]} tokens do not fit its "
+            f"{tables.shape[1]} blocks of {shape.block_tokens}, or a block id is not in 0 to {shape.num_blocks - 1}"
         )
     floats = np.zeros((threads, scratch_floats(geometry)), np.float32)
 
