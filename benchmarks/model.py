@@ -1,6 +1,6 @@
 """Tokens per second of the model on this machine, beside eager `transformers` where it is installed.
 
-    python benchmarks/model.py [--size tiny] [--threads 2] [--rounds 5] [--workload]
+    python benchmarks/model.py [--size tiny] [--threads 2] [--rounds 5] [--workload 64]
 
 Prefill of one prompt of 512 tokens, decode of 1, 8 and 32 sequences behind 128 tokens, in fast and exact numerics and
 in float32. Medians of rounds in which all take turns, so that another load on the machine meets all of them. The peer
@@ -134,22 +134,23 @@ def compare(size: str, threads: int, rounds: int) -> None:
     print(tabulate(rows, headers, floatfmt=("", ".0f", ".0f", ".2f", ".0f", ".2f")))
 
 
-def workload(size: str, threads: int) -> None:
-    """64 requests of 128 to 512 tokens in and 64 out, 16 at a time: wall time and where it goes."""
+def workload(size: str, threads: int, requests: int) -> None:
+    """Requests of 128 to 512 tokens in and 64 out, 16 at a time: wall and CPU time, and where it goes."""
     config = named(size)
     model = Model(config, random_weights(config, 0), threads=threads)
-    lengths = np.random.default_rng(0).integers(128, 513, 64).tolist()
+    lengths = np.random.default_rng(0).integers(128, 513, requests).tolist()
     spent: dict[str, int] = {}
-    begin = time.perf_counter()
-    for first in range(0, 64, 16):
+    begin, cpu = time.perf_counter(), time.process_time()
+    for first in range(0, requests, 16):
         paged = Paged(model, prompts(lengths[first : first + 16], config.vocab), 576, block_tokens=16)
         for sequence, length in enumerate(lengths[first : first + 16]):
             add(spent, paged.step({sequence: length}).kernel_ns)
         for _ in range(63):
-            add(spent, paged.step(dict.fromkeys(range(16), 1)).kernel_ns)
-    seconds = time.perf_counter() - begin
+            add(spent, paged.step(dict.fromkeys(range(len(paged.tokens)), 1)).kernel_ns)
+    seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     shares = ", ".join(f"{kind} {ns / seconds / 1e7:.1f} %" for kind, ns in spent.items())
-    print(f"64 requests, {sum(lengths)} tokens in, 4096 out: {seconds:.1f} s ({shares})")
+    print(f"{requests} requests, {sum(lengths)} tokens in, {64 * requests} out: {seconds:.1f} s, {cpu:.1f} s of CPU")
+    print(shares)
 
 
 def add(total: dict[str, int], more: dict[str, int]) -> None:
@@ -162,10 +163,10 @@ def main() -> None:
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workload", action="store_true", help="64 requests of 128-512 tokens instead")
+    parser.add_argument("--workload", type=int, metavar="N", help="N requests of 128-512 tokens instead")
     args = parser.parse_args()
     if args.workload:
-        workload(args.size, args.threads)
+        workload(args.size, args.threads, args.workload)
     else:
         compare(args.size, args.threads, args.rounds)
 

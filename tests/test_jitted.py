@@ -42,6 +42,12 @@ def test_eviction_policies_compiled():
     pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
 
 
+def test_the_model_compiled():
+    """Float32 KV alone: other types are compiled in tests of the attention kernels."""
+    files = ("tests/kernels/test_linear.py", "tests/kernels/test_elementwise.py", "tests/model")
+    pytest_again(*files, "-k", "linear or elementwise or plain_model or recorded or float32")
+
+
 def test_attention_compiled():
     """Every test of vectors; attention with float32 and bf16 KV (`kvbench kernels --check` compiles all)."""
     pytest_again("tests/kernels/test_simd.py", "tests/kernels/test_attention.py")

@@ -23,6 +23,7 @@ from .simd import (
     LANES,
     REGISTERS,
     VECTOR,
+    ask_for,
     at,
     count_up,
     element,
@@ -38,6 +39,9 @@ ROW_TILE = 6
 PANEL_VECTORS = 4 if REGISTERS == 32 else 2
 PANEL = PANEL_VECTORS * LANES
 """Columns of a panel: 64 with AVX-512, 16 with AVX2 and NEON, 8 elsewhere."""
+
+_LINE = 16
+"""Elements of a cache line."""
 
 
 @intrinsic(prefer_literal=True)
@@ -60,6 +64,8 @@ def _outer_products(
 
         def add_products(k: Any, sums: list[Any]) -> list[Any]:
             row, along = element(builder, w, builder.mul(k, w_stride)), builder.mul(k, x_step)
+            for line in range(0, PANEL, _LINE):  # of the panel behind this one: memory is busy during all tiles
+                ask_for(builder, row, builder.add(builder.mul(depth, w_stride), I64(line)), 2)
             columns = [read_vector(builder, row, n * LANES) for n in range(PANEL_VECTORS)]
             factors = [spread(builder, builder.load(element(builder, x_row, along))) for x_row in x_rows]
             return [multiply_add(builder, factors[m], columns[n], s) for (m, n), s in zip(tile, sums, strict=True)]

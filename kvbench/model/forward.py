@@ -89,6 +89,20 @@ class _Rows:
     tables: NDArray[np.int32]
 
 
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What all layers of one step share."""
+
+    cache: KvCache
+    slots: I64
+    single: _Rows
+    longer: _Rows
+    cos: F32
+    """(tokens, head_dim / 2), and so is sin."""
+    sin: F32
+    watch: _Stopwatch
+
+
 class Model:
     """A model whose weights are packed for this machine. One step at a time: it owns its scratch memory."""
 
@@ -113,7 +127,8 @@ class Model:
         """Write the KV of the batch's tokens and return what follows each row."""
         _check(self.config, cache, batch)
         watch = _Stopwatch()
-        x = self._residual(cache, batch, watch)
+        step = _Step(cache, batch.slots, *_split_rows(batch), *self._angles(batch.positions), watch)
+        x = self._residual(self._embedding[batch.tokens], step)
         last = x[batch.row_starts[1:] - 1]
         normal = self._memory("last", len(last), self.config.hidden)
         elementwise.rms_norm(last, self._norm, self.config.rms_eps, normal)
@@ -128,12 +143,9 @@ class Model:
         watch.lap("sampling")
         return StepResult(tokens, logits, watch.ns)
 
-    def _residual(self, cache: KvCache, batch: StepBatch, watch: _Stopwatch) -> F32:
-        """(tokens, hidden) after the last layer."""
-        c, tokens, eps = self.config, len(batch.tokens), self.config.rms_eps
-        x = self._embedding[batch.tokens]
-        cos, sin = self._angles(batch.positions)
-        rows = _split_rows(batch)
+    def _residual(self, x: F32, step: _Step) -> F32:
+        """x (tokens, hidden), the embeddings, behind all layers; changed in place."""
+        c, tokens, eps, watch = self.config, len(x), self.config.rms_eps, step.watch
         normal, change = self._memory("normal", tokens, c.hidden), self._memory("change", tokens, c.hidden)
         gate_up = self._memory("gate_up", tokens, 2 * c.intermediate)
         inner = self._memory("inner", tokens, c.intermediate)
@@ -143,7 +155,7 @@ class Model:
             else:
                 elementwise.add_rms_norm(x, change, layer.norm, eps, normal)
             watch.lap("elementwise")
-            attended = self._attention(cache, batch, rows, number, normal, cos, sin, watch)
+            attended = self._attention(number, normal, step)
             linear.multiply(attended, layer.output, change, self.threads)
             watch.lap("linear")
             elementwise.add_rms_norm(x, change, layer.mlp_norm, eps, normal)
@@ -157,12 +169,9 @@ class Model:
         x += change
         return x
 
-    def _attention(
-        self, cache: KvCache, batch: StepBatch, rows: tuple[_Rows, _Rows], number: int, normal: F32, cos: F32, sin: F32,
-        watch: _Stopwatch,
-    ) -> F32:  # fmt: skip
-        """(tokens, heads x head_dim): what each token takes from the tokens before it, which include itself."""
-        c, layer, tokens = self.config, self._layers[number], len(normal)
+    def _attention(self, number: int, normal: F32, step: _Step) -> F32:
+        """(tokens, heads x head_dim): what each token takes from the tokens before it, and from itself."""
+        c, layer, tokens, watch = self.config, self._layers[number], len(normal), step.watch
         qkv = self._memory("qkv", tokens, (c.heads + 2 * c.kv_heads) * c.head_dim)
         q, out = (self._memory(name, tokens, c.heads, c.head_dim) for name in ("q", "out"))
         k, v = (self._memory(name, tokens, c.kv_heads, c.head_dim) for name in ("k", "v"))
@@ -170,26 +179,22 @@ class Model:
         watch.lap("linear")
         if layer.qkv_bias is not None:
             qkv += layer.qkv_bias
-        elementwise.split_heads(qkv, layer.head_norms, c.rms_eps, cos, sin, q, k, v)
+        elementwise.split_heads(qkv, layer.head_norms, c.rms_eps, step.cos, step.sin, q, k, v)
         watch.lap("elementwise")
-        write(k, v, cache, number, batch.slots)
+        write(k, v, step.cache, number, step.slots)
         watch.lap("kv_write")
-        single, longer = rows
-        if len(longer.tokens) == 0:
-            self._decode(cache, number, single, q, out)
-            watch.lap("attention_decode")
-        elif len(single.tokens) == 0:
-            self._prefill(cache, number, longer, q, out)
-            watch.lap("attention_prefill")
-        else:
-            for part, attend, kind in (
-                (single, self._decode, "attention_decode"),
-                (longer, self._prefill, "attention_prefill"),
-            ):
+        for part, attend, kind in (
+            (step.single, self._decode, "attention_decode"), (step.longer, self._prefill, "attention_prefill"),
+        ):  # fmt: skip
+            if len(part.tokens) == tokens:
+                attend(step.cache, number, part, q, out)
+            elif len(part.tokens):
                 part_out = np.empty((len(part.tokens), c.heads, c.head_dim), np.float32)
-                attend(cache, number, part, q[part.tokens], part_out)
+                attend(step.cache, number, part, q[part.tokens], part_out)
                 out[part.tokens] = part_out
-                watch.lap(kind)
+            else:
+                continue
+            watch.lap(kind)
         return out.reshape(tokens, -1)
 
     def _decode(self, cache: KvCache, number: int, rows: _Rows, q: F32, out: F32) -> None:

@@ -82,10 +82,11 @@ def _read_file(file: Path, names: list[str]) -> Weights:
         import safetensors
     except ImportError:
         raise UsageError("reading weights needs safetensors: pip install 'kvbench[weights]'") from None
+    deserialize: Any = safetensors.deserialize
     if not file.exists():
         raise UsageError(f"{file}: no such file; a model needs its safetensors beside config.json")
     try:
-        tensors = dict(safetensors.deserialize(file.read_bytes()))
+        tensors = dict(deserialize(file.read_bytes()))
     except (OSError, safetensors.SafetensorError) as error:
         raise UsageError(f"{file} is not a readable safetensors file: {error}") from None
     return {name: _to_float32(file, name, tensors) for name in names}

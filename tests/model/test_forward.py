@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -107,6 +108,14 @@ def test_draws_depend_on_the_key_not_on_the_batch():
     assert together.tokens == alone.tokens
     greedy = Paged(Model(config, weights, "exact"), prompts([5, 9], config.vocab), 20).greedy(3)
     assert [t[-3:] for t in alone.tokens] != greedy
+
+
+def test_models_on_worker_threads_do_not_disturb_each_other():
+    config, weights = SHAPES["llama"], random_weights(SHAPES["llama"], 3)
+    alone = Paged(Model(config, weights), prompts([5, 9], config.vocab), 20).greedy(3)
+    several = [Paged(Model(config, weights), prompts([5, 9], config.vocab), 20) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda paged: paged.greedy(3), several)) == [alone] * 3
 
 
 def test_time_is_told_by_kind():
