@@ -1,7 +1,7 @@
 """New keys and values into the paged cache, in its type, and back out of it as float32.
 
-A row of a token does not depend on the rows beside it, the layout, or the threads: these share the heads, so even a
-slot that is named twice has the values of the last.
+A row of a token does not depend on the rows beside it, the layout, or the threads. These share the tokens; where a slot
+is named twice they share the heads, so that it has the values of the last.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from .quantise import get_row, put_row
 from .simd import at, pointer
 from .threads import share
 
+SHARE_FROM = 1 << 20
+"""Bytes of keys below which handing a part to another thread takes longer than doing it."""
+
 
 def write(k: Any, v: Any, cache: KvCache, layer: int, slots: Any, threads: int = 1) -> None:
     """Store the keys and values of T tokens at their slots.
@@ -30,7 +33,15 @@ def write(k: Any, v: Any, cache: KvCache, layer: int, slots: Any, threads: int =
     heads, dim = k.shape[1:]
     data, scales = cache.data[layer].reshape(-1), cache.scales[layer].reshape(-1)
     size, strides = cache.shape.block_tokens, cache.shape.strides
-    share(heads, threads, lambda a, b: _write(k, v, data, scales, slots, size, strides, heads, dim, a, b))
+
+    def run(tokens: tuple[int, int], of_heads: tuple[int, int]) -> None:
+        _write(k, v, data, scales, slots, size, strides, heads, dim, tokens, of_heads)
+
+    worth = threads if k.nbytes >= SHARE_FROM else 1
+    if worth > 1 and np.unique(slots).size < slots.size:
+        share(heads, worth, lambda first, stop: run((0, slots.size), (first, stop)))
+    else:
+        share(slots.size, worth, lambda first, stop: run((first, stop), (0, heads)))
 
 
 def gather(cache: KvCache, layer: int, table: Any, length: int) -> tuple[Any, Any]:
@@ -78,16 +89,16 @@ def _check_rows(k: Any, v: Any, cache: KvCache, slots: Any) -> None:
 
 
 @entry
-def _write(k, v, data, scales, slots, block_tokens, strides, heads, dim, first, stop):
-    """Heads first:stop of every token. data, scales: one layer, flat."""
+def _write(k, v, data, scales, slots, block_tokens, strides, heads, dim, tokens, of_heads):
+    """A range of tokens and of heads. data, scales: one layer, flat."""
     of_k, of_v, to, scale = pointer(k), pointer(v), pointer(data), pointer(scales)
     per_block, per_side, per_head, per_token = strides
-    for t in range(slots.size):
+    for t in range(tokens[0], tokens[1]):
         block = slots[t] // block_tokens
         offset = slots[t] - block * block_tokens
         place = block * per_block + offset * per_token
         scale_place = 2 * block * heads * block_tokens + offset
-        for h in range(first, stop):
+        for h in range(of_heads[0], of_heads[1]):
             here, scale_at = place + h * per_head, scale_place + h * block_tokens
             row = (t * heads + h) * dim
             put_row(at(to, here), at(of_k, row), dim, scale, scale_at)

@@ -10,11 +10,11 @@ One work item is (row, split) with all its KV heads: a tile's blocks are read wh
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.jit import entry, inline, jit
+from ..core.jit import PLAIN, entry, inline, jit
 from .simd import LANES, add, at, exp2, fma, greater, load, mul, pointer, power_of_two, splat, store, sub
 from .tiles import HEADS_AT_ONCE, gather_tile, padded_group, score_tile
 
@@ -24,10 +24,12 @@ LOWEST = np.float32(-1e30)
 LOG2_E = 1.4426950408889634
 
 
-@inline
-def in_lanes(heads):
+def in_lanes(heads: int) -> int:
     """Heads rounded up to whole vectors."""
     return (heads + LANES - 1) // LANES * LANES
+
+
+_padded_group, _in_lanes = inline(padded_group), inline(in_lanes)  # compiled code's own: Python calls compile nothing
 
 
 class Geometry(NamedTuple):
@@ -116,7 +118,7 @@ def _scale_queries(q, out, group, padded, kv_heads, head_dim):
 
 
 @jit
-def soften(scores, tokens, stride, peak, mass, fade):
+def _soften(scores, tokens, stride, peak, mass, fade):
     """Scores (tokens, stride) of all heads become weights, in place; the heads are the lanes.
 
     peak, mass   pointers to the largest score so far of each head and the sum of weights relative to it; updated
@@ -137,6 +139,17 @@ def soften(scores, tokens, stride, peak, mass, fade):
         store(peak, head, now)
         store(mass, head, weights)
         store(fade, head, change)
+
+
+def _soften_plain(scores: Any, tokens: int, stride: int, peak: Any, mass: Any, fade: Any) -> None:
+    tile = scores[: tokens * stride].reshape(tokens, stride)
+    now = np.maximum(peak[:stride], tile.max(axis=0))
+    fade[:stride] = exp2(peak[:stride] - now)
+    tile[:] = exp2(tile - now)
+    peak[:stride], mass[:stride] = now, mass[:stride] * fade[:stride] + tile.sum(axis=0)
+
+
+soften: Any = _soften_plain if PLAIN else _soften
 
 
 @jit
@@ -185,10 +198,10 @@ def attend(q, data, scale_array, tables, items, first, last, geometry, floats, i
     stats      (items, 2, kv_heads * padded group) float32: peak and mass, written
     """
     kv, scales, queries = pointer(data), pointer(scale_array), pointer(floats)
-    padded = padded_group(geometry.group)
+    padded = _padded_group(geometry.group)
     heads = geometry.kv_heads * padded
     scores = at(queries, heads * geometry.head_dim)
-    stride = in_lanes(heads)
+    stride = _in_lanes(heads)
     fade = at(scores, stride * TILE_TOKENS)
     factors = at(fade, stride)
     rows, next_rows = pointer(integers), at(pointer(integers), TILE_TOKENS)
@@ -231,7 +244,7 @@ def attend(q, data, scale_array, tables, items, first, last, geometry, floats, i
 @entry
 def combine(parts, stats, items, count, geometry, out):
     """Splits of a row put together in their order, and divided by the sum of weights; rows without items are zero."""
-    padded = padded_group(geometry.group)
+    padded = _padded_group(geometry.group)
     head_dim = geometry.head_dim
     item = 0
     for row in range(len(out)):

@@ -27,16 +27,17 @@ QUERY_ROWS = 192 if PANEL == 64 else 96
 """The same, and a multiple of PANEL: with KEY_TOKENS it fills the L2 of the CPUs at hand."""
 
 
-@inline
-def in_panels(columns):
+def in_panels(columns: int) -> int:
     """Columns rounded up to whole panels."""
     return (columns + PANEL - 1) // PANEL * PANEL
 
 
-@inline
-def tokens_at_once(group):
+def tokens_at_once(group: int) -> int:
     """Query tokens of an item."""
     return max(QUERY_ROWS // group, 1)
+
+
+_in_panels, _tokens_at_once = inline(in_panels), inline(tokens_at_once)  # compiled code's own
 
 
 @entry
@@ -59,10 +60,10 @@ def plan_chunks(tables, row_starts, contexts, block_tokens, num_blocks, kv_heads
             if table[i] < 0 or table[i] >= num_blocks:
                 return -1 - r
         for head in range(kv_heads):
-            for query in range(0, queries, tokens_at_once(group)):
+            for query in range(0, queries, _tokens_at_once(group)):
                 begin = max(context + query + 1 - window, 0) if window > 0 else 0
                 items[count, 0], items[count, 1] = r, row_starts[r] + query
-                items[count, 2] = min(tokens_at_once(group), queries - query)
+                items[count, 2] = min(_tokens_at_once(group), queries - query)
                 items[count, 3], items[count, 4], items[count, 5] = context + query, head, begin
                 count += 1
     return count
@@ -120,7 +121,7 @@ def _mask(scores, begin, tokens, rows, group, position, window):
 @jit
 def _add_tile(q, keys, values, scores, out, fade, peak, mass, rows, tokens, geometry, masked, begin, first, window):
     """Scores, weights and outputs of one tile of KV; first is the position of the first query."""
-    head_dim, width = geometry.head_dim, in_panels(geometry.head_dim)
+    head_dim, width = geometry.head_dim, _in_panels(geometry.head_dim)
     for row in range(0, rows, PANEL):
         panel = at(q, row * head_dim)
         panel_product(keys, head_dim, panel, PANEL, at(scores, row), rows, head_dim, False, tokens)
@@ -143,7 +144,7 @@ def attend_chunks(q, data, scale_array, tables, items, first, last, geometry, wi
     floats   scratch of `scratch_floats`, zeroed, so that no padding holds what is not a number
     """
     kv, scales, head_dim, group = pointer(data), pointer(scale_array), geometry.head_dim, geometry.group
-    width, most = in_panels(head_dim), in_panels(tokens_at_once(group) * group)
+    width, most = _in_panels(head_dim), _in_panels(_tokens_at_once(group) * group)
     queries = pointer(floats)
     keys = at(queries, most * head_dim)
     values = at(keys, KEY_TOKENS * head_dim)
@@ -153,7 +154,7 @@ def attend_chunks(q, data, scale_array, tables, items, first, last, geometry, wi
     for item in range(first, last):
         table, start, count = pointer(tables[items[item, 0]]), items[item, 1], items[item, 2]
         position, head, begin = items[item, 3], items[item, 4], items[item, 5]
-        rows = in_panels(count * group)
+        rows = _in_panels(count * group)
         _pack_queries(pointer(q), queries, start, count, head, rows, geometry)
         for i in range(rows):
             peak[i], mass[i] = LOWEST, np.float32(0)

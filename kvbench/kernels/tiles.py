@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.core.extending import intrinsic
 
-from ..core.jit import PLAIN, inline, jit
+from ..core.jit import PLAIN, jit
 from .simd import (
     F32,
     I32,
@@ -40,8 +40,7 @@ LINE_BYTES = 64
 _FLOATS, _INTEGERS = types.CPointer(types.float32), types.CPointer(types.int64)
 
 
-@inline
-def padded_group(group):
+def padded_group(group: int) -> int:
     """Heads that scratch holds for a group: whole fours, then 1, 2 or 4 for what is left."""
     left = group % HEADS_AT_ONCE
     return group + 1 if left == 3 else group
@@ -61,7 +60,8 @@ def _merge(builder: Any, vectors: list[Any]) -> Any:
     width = LANES
     while width > 1:
         half, pairs = width // 2, len(vectors) // 2
-        low, high = [], []
+        low: list[int] = []
+        high: list[int] = []
         for start in range(0, LANES, width):
             for vector in (0, LANES):
                 low += range(vector + start, vector + start + half)

@@ -61,23 +61,31 @@ def kernels_report(report: KernelReport) -> str:
 
 
 def _group(rows: Sequence[KernelRow]) -> str:
+    """One table; columns that no row fills are left out."""
     limits = sorted({row.limit for row in rows} - {""})
     peers = sorted({row.peer for row in rows} - {""})
-    limit_header = "of\nlimit" if len(limits) > 1 else f"of\n{''.join(limits)}"
-    header = [rows[0].group, "thr.", "ms", "+-", rows[0].unit]
-    header += [limit_header, "target"] if limits else []
-    header += [f"x\n{', '.join(peers)}"] if peers else []
-    return grid([*header, "first\ns"], [_cells(row, limits, bool(peers)) for row in rows])
+    columns: dict[str, Sequence[str]] = {
+        rows[0].group: [row.shape for row in rows],
+        "thr.": [str(row.threads) for row in rows],
+        "ms": [short(row.milliseconds) for row in rows],
+        "+-": [f"{100 * row.spread:.0f} %" for row in rows],
+        rows[0].unit: [short(row.rate / 1e9) for row in rows],
+        f"of\n{limits[0] if len(limits) == 1 else 'limit'}": [_of_limit(row, len(limits) > 1) for row in rows],
+        "target": [share(row.target) for row in rows],
+        f"x\n{', '.join(peers)}": [_beside_peer(row) for row in rows],
+        "first\ns": [f"{row.first_s:.2f}" for row in rows],
+    }
+    shown = {name: cells for name, cells in columns.items() if any(cells)}
+    return grid(list(shown), list(zip(*shown.values(), strict=True)))
 
 
-def _cells(row: KernelRow, limits: Sequence[str], has_peer: bool) -> list[str]:
-    cells = [row.shape, str(row.threads), short(row.milliseconds), f"{100 * row.spread:.0f} %", short(row.rate / 1e9)]
-    if limits:
-        name = f" {row.limit}" if len(limits) > 1 else ""
-        cells += [f"{share(row.ratio)}{name}", share(row.target)]
-    if has_peer:
-        cells.append("" if row.peer_milliseconds is None else f"{row.peer_milliseconds / row.milliseconds:.1f}")
-    return [*cells, f"{row.first_s:.2f}"]
+def _of_limit(row: KernelRow, named: bool) -> str:
+    return f"{share(row.ratio)}{f' {row.limit}' if named else ''}".strip()
+
+
+def _beside_peer(row: KernelRow) -> str:
+    """How many times faster the kernel is."""
+    return "" if row.peer_milliseconds is None else f"{row.peer_milliseconds / row.milliseconds:.1f}"
 
 
 def _foot(report: KernelReport) -> str:

@@ -22,8 +22,8 @@ DECODE_TARGETS = {"float32": (0.60, 0.83), "bf16": (0.55, 0.83), "int8": (0.30, 
 PREFILL_OF_SGEMM, PREFILL_OF_FMA, PREFILL_AIMED = 0.88, 0.72, 4096
 """Share of sgemm with one thread, of the FMA units with all; from this context on."""
 
-EXACT_SHAPE = 1
-"""Which of Sizes.prefill is measured with exact numerics too."""
+ALSO_SHAPE = 1
+"""Which of Sizes.prefill is measured over bf16 KV and with exact numerics too."""
 
 DECODE_SHAPES = (
     ("NHD", "float32", 16),
@@ -65,7 +65,7 @@ def decode_probe(memory: Memory, cache: KvCache, tables: Any, threads: int, leng
 
 
 def prefill_entries(memory: Memory, threads: Sequence[int]) -> list[Entry]:
-    """One sequence's next tokens behind a context, blocks of 16 in random order; of exact numerics one shape."""
+    """One sequence's next tokens behind a context, blocks of 16 in random order."""
     entries = []
     shapes = [shape for shape in memory.sizes.prefill if sum(shape) <= _most_tokens(memory)]
     for n in threads:
@@ -77,8 +77,9 @@ def prefill_entries(memory: Memory, threads: Sequence[int]) -> list[Entry]:
             entries.append(
                 Entry("paged prefill", "GFLOP/s", prefill_probe(memory, new, context, n), n, limit, aimed, peer)
             )
-        probe = prefill_probe(memory, *shapes[min(EXACT_SHAPE, len(shapes) - 1)], n, exact=True)
-        entries.append(Entry("paged prefill", "GFLOP/s", probe, n, limit))
+        also = shapes[min(ALSO_SHAPE, len(shapes) - 1)]
+        others = (prefill_probe(memory, *also, n, kv_dtype="bf16"), prefill_probe(memory, *also, n, exact=True))
+        entries += [Entry("paged prefill", "GFLOP/s", probe, n, limit) for probe in others]
     return entries
 
 

@@ -22,8 +22,10 @@ from ..kernels.quantise import through
 from ..report.checks_table import CheckRow
 from .probes import Progress
 
-KV_HEADS, GROUPS, BLOCKS = 2, (1, 3, 4, 8), 40
-BLOCK_TOKENS = (1, 16, 48)
+KV_HEADS = 2
+GROUPS, BLOCK_TOKENS = (1, 2, 3, 4, 5, 7, 8), (1, 16, 7, 48, 256)
+"""Vary along with the variants; their numbers share no factor with those of types and layouts, so all of them meet."""
+
 LENGTHS = (1, 16, 139)
 BOUND = 2e-5
 """Largest difference of an output whose values are about 1: a few hundred float32 sums."""
@@ -43,7 +45,8 @@ def check_kernels(progress: Progress) -> list[CheckRow]:
     rows = []
     for i, (head_dim, kv_dtype, layout) in enumerate(variants):
         block_tokens, group = BLOCK_TOKENS[i % len(BLOCK_TOKENS)], GROUPS[i % len(GROUPS)]
-        shape = KvShape(2, BLOCKS * -(-48 // block_tokens), KV_HEADS, block_tokens, head_dim, layout, kv_dtype)
+        num_blocks = 1 + len(LENGTHS) * -(-max(LENGTHS) // block_tokens)
+        shape = KvShape(2, num_blocks, KV_HEADS, block_tokens, head_dim, layout, kv_dtype)
         for check in (_check_memory, _check_decode, _check_prefill):
             begin = time.perf_counter()
             found = list(check(_Case(shape, group, seed=i)))

@@ -16,7 +16,7 @@ from ..kernels.quantise import loss
 from ..kernels.threads import check_threads
 from ..report.experiment_table import Experiment
 from ..report.kernels_table import share, short
-from .attention import decode_probe, token_bytes
+from .attention import decode_probe, prefill_probe, token_bytes
 from .check import exact_attention, slots_of
 from .copies import read_probe, write_probe
 from .doubts import doubts, load_average
@@ -165,6 +165,9 @@ def _layout(memory: Memory, threads: Sequence[int], measure: Measure) -> Experim
                 cache = memory.cache(layout, kv_dtype, 16)
                 tables = shuffled_tables(cache, memory.sizes.context)
                 cells.setdefault((f"decode {kv_dtype}", n), {})[layout] = decode_probe(memory, cache, tables, n)
+            new, context = memory.sizes.prefill[1]
+            probe = prefill_probe(memory, new, context, n, layout=layout)
+            cells.setdefault((f"prefill float32, {new} at {context}", n), {})[layout] = probe
             for order in ("in order", "random"):
                 probe = write_probe(memory, layout, "float32", order, n)
                 cells.setdefault((f"write float32, slots {order}", n), {})[layout] = probe

@@ -47,16 +47,16 @@ class Timing:
 def time_rounds(probes: Sequence[Probe], seconds: float, progress: Progress) -> dict[Probe, Timing]:
     """All of them in interleaved rounds, as many as fit into `seconds` within LEAST_ROUNDS and MOST_ROUNDS.
 
-    Two calls of each come first: one that may compile, one that warms and says how long a round is.
+    A call of each that may compile comes first, and is in no round; the first round says how long one takes.
     """
     first = {}
     for i, probe in enumerate(probes):
         first[probe] = _timed(probe)
         progress(i + 1, 2 * len(probes))
-    warm = sum(_timed(probe) for probe in probes)
-    rounds = int(min(max(seconds / max(warm, 1e-9), LEAST_ROUNDS), MOST_ROUNDS))
-    taken: dict[Probe, list[float]] = {probe: [] for probe in probes}
-    for i in range(rounds):
+    taken = {probe: [_timed(probe)] for probe in probes}
+    round_s = sum(times[0] for times in taken.values())
+    rounds = int(min(max(seconds / max(round_s, 1e-9), LEAST_ROUNDS), MOST_ROUNDS))
+    for i in range(1, rounds):
         for probe in probes:
             taken[probe].append(_timed(probe))
         progress(len(probes) + len(probes) * (i + 1) // rounds, 2 * len(probes))

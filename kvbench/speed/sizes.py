@@ -15,7 +15,7 @@ class Sizes:
     kv_heads: int = 8
     head_dim: int = 128
     context: int = 4096
-    prefill: tuple[tuple[int, int], ...] = ((128, 0), (512, 0), (1024, 0), (128, 4096), (512, 4096))
+    prefill: tuple[tuple[int, int], ...] = ((128, 0), (512, 0), (1024, 0), (256, 4096))
     """New tokens at a context."""
 
     copy_layers: int = 8
