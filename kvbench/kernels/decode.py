@@ -100,7 +100,9 @@ def check_call(q: Any, cache: KvCache, layer: int, tables: Any, out: Any, window
         )
     check_array("q", q, q.shape, np.float32)
     check_array("out", out, q.shape, np.float32)
-    check_array("tables", tables, tables.shape[:1] + tables.shape[-1:], np.int32)
+    if tables.ndim != 2:
+        raise UsageError(f"attention: tables has shape {tables.shape}; it must be (rows, blocks)")
+    check_array("tables", tables, tables.shape, np.int32)
     if not out.flags.writeable:
         raise UsageError("attention: out is read-only; give an array that can be written")
     if not 0 <= layer < shape.num_layers:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from math import prod
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class KvShape:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name.startswith(("num_", "block_")) and (not isinstance(value, int) or value < 1):
+            if field.name.startswith(("num_", "block_")) and (not isinstance(value, Integral) or value < 1):
                 raise UsageError(f"KV cache: {field.name} = {value!r}; it must be a whole number, 1 or more")
         if self.num_blocks > 2**31:
             raise UsageError(f"KV cache: num_blocks = {self.num_blocks}; block ids have 31 bits; take larger blocks")
