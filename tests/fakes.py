@@ -49,7 +49,7 @@ class FakeSimulation:
         ran = status == FINISHED
         first = r.arrival_ns + 3 * MS
         gaps = np.where(ran, r.output_tokens - 1, 0)
-        steps = np.arange(24, dtype=np.int64).reshape(2, len(STEP_COLUMNS))
+        steps = np.arange(2 * len(STEP_COLUMNS), dtype=np.int64).reshape(2, -1)
         zeros = np.zeros(n, np.int64)
         return Journal(
             request_index=np.arange(n),

@@ -15,14 +15,14 @@ LEVELS = (
     ("core",),
     ("kernels", "workload", "metrics"),
     ("report",),
-    ("memory", "costs"),
+    ("memory", "costs", "model"),
     ("prefix",),
     ("tiers", "experts"),
     ("scheduler",),
     ("engine",),
     ("cluster",),
     ("bench",),
-    ("sweep", "gate", "verify"),
+    ("sweep", "gate", "verify", "speed"),
     ("cli",),
 )
 """From the bottom up; rooms on one level do not know each other."""

@@ -18,6 +18,7 @@ from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
 
 DTYPES = tuple(WEIGHT_BYTES)
 KV_DTYPES = ("auto", *KV_BYTES)
+_CPU_KV = ("float32", "bf16", "int8")
 
 RUN_KEYS: tuple[Key, ...] = (
     Key("preset", "str", DEFAULT_PRESET, "", "rules of an engine and version (`kvbench list`)"),
@@ -26,7 +27,14 @@ RUN_KEYS: tuple[Key, ...] = (
     Key("tp", "int", 1, "devices", "tensor parallelism", low=1),
     Key("dtype", "choice", "bf16", "", "of the weights", DTYPES),
     Key("kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES),
-    Key("clock", "choice", "modelled", "", "modelled: step times from cost tables", ("modelled", "measured")),
+    Key(
+        "clock",
+        "choice",
+        "modelled",
+        "",
+        "modelled: step times from cost tables; measured: a small model runs here",
+        ("modelled", "measured"),
+    ),
     Key("seed", "int", 0, "", "of everything drawn; [seeds] overrides parts", low=0),
     Key("block_tokens", "int", 16, "tokens", "in a block of the cache", low=1, high=65536),
     Key("max_model_len", "int", 0, "tokens", "prompt and output at most; 0 = what the model allows", low=0),
@@ -43,9 +51,25 @@ RUN_KEYS: tuple[Key, ...] = (
     ),
 )
 
+MEASURED_KEYS: tuple[Key, ...] = (
+    Key(
+        "measured.model", "str", "nano", "", "nano (5M parameters), tiny (39M), small (150M), or a Hugging Face folder"
+    ),
+    Key("measured.numerics", "choice", "fast", "", "exact: the same bits whatever the schedule", ("fast", "exact")),
+    Key("measured.kv_dtype", "choice", "float32", "", "of the KV that is read and written", _CPU_KV),
+    Key(
+        "measured.layout", "choice", "NHD", "", "of a block: tokens outside the heads, or heads outside", ("NHD", "HND")
+    ),
+    Key("measured.kv_gib", "float", 0.5, "GiB", "KV where cache.blocks is open", low=0.001, high=4096),
+    Key("measured.threads", "int", 1, "threads", "of the kernels", low=1, high=1024),
+    Key("measured.temperature", "float", 0.0, "", "of sampling; 0 is greedy", low=0, high=100),
+)
+"""Of clock = measured only; there `model` and `device` are those of the modelled clock and unused."""
+
 
 @cache
 def key_tree() -> KeyTree:
     """Every key, and those that a [[phase]] may hold."""
-    keys = (*RUN_KEYS, *WORKLOAD_KEYS, *CACHE_KEYS, *SCHEDULER_KEYS, *BEAM_KEYS, *COST_KEYS, *FAULT_KEYS, *SLO_KEYS)
+    workload = (*RUN_KEYS, *MEASURED_KEYS, *WORKLOAD_KEYS)
+    keys = (*workload, *CACHE_KEYS, *SCHEDULER_KEYS, *BEAM_KEYS, *COST_KEYS, *FAULT_KEYS, *SLO_KEYS)
     return KeyTree(keys, PHASE_KEYS)

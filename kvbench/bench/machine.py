@@ -37,6 +37,17 @@ def machine() -> dict[str, Any]:
     }
 
 
+def available_bytes() -> int:
+    """Memory that could be had now: what the system calls available, else all that is installed."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 @cache
 def cpu_name() -> str:
     """The CPU's own name where the system tells it, else the architecture."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from ..core.requests import Requests
 from ..costs.roofline import roofline
 from ..costs.tables import Costs
 from ..engine.bounds import run_bounds
+from ..engine.measured import MeasuredRun
 from ..engine.settings import EngineSettings
 from ..engine.simulation import Simulation
 from ..metrics.latency import Summary, summarise
@@ -34,6 +35,7 @@ from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
+from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, fault_notes, honest_notes
 from .system import System, build_system
 
@@ -90,7 +92,7 @@ def run(
     with stages.stage("costs"):
         costs = roofline(system.deployment, system.costs)
     with stages.stage("build"):
-        simulation = Simulation(requests, system.settings, costs.tables)
+        simulation = _simulation(system, requests, costs)
     with stages.stage("run"):
         complete = _finish(simulation, progress)
     with stages.stage("journal"):
@@ -101,9 +103,18 @@ def run(
     with stages.stage("metrics"):
         summary = summarise(journal, requests, counters, bounds, Slo(**system.config.section("slo")))
         record = _record(configured, system, costs, requests, journal, counters, summary, complete)
+        record = _with_measures(record, system, simulation)
     document = run_document(record, _details(configured, system, costs, trace, stages))
+    if isinstance(simulation, MeasuredRun):
+        document["measured"] = details(simulation)
     warnings = (*refused, *_changed_workload(configured, record))
     return Result(requests, journal, counters, record, document, warnings)
+
+
+def _simulation(system: System, requests: Requests, costs: Costs) -> Simulation:
+    if system.config["clock"] == "measured":
+        return measured_run(system.config, requests, system.settings, costs.tables)
+    return Simulation(requests, system.settings, costs.tables)
 
 
 def _finish(simulation: Simulation, progress: Progress | None) -> bool:
@@ -187,7 +198,7 @@ def _record(
         notes=(
             *fault_notes(system.settings.faults),
             *requests.notes,
-            *costs.notes,
+            *(costs.notes if config["clock"] == "modelled" else ()),
             *beam_notes(config["beam.width"], config["beam.skew"]),
             *honest_notes(config["cache.state"], journal),
         ),
@@ -199,9 +210,27 @@ def _record(
     )
 
 
+def _with_measures(record: RunRecord, system: System, simulation: Simulation) -> RunRecord:
+    """On the measured clock: what ran instead of the model and the device that the configuration names."""
+    if not isinstance(simulation, MeasuredRun):
+        return record
+    config = system.config
+    return replace(
+        record,
+        device=system.deployment.device.title,
+        step_times="measured on it",
+        dtype="float32",
+        kv_dtype=config["measured.kv_dtype"],
+        measured=measured_lines(simulation, config, system.budget.block_bytes),
+        notes=(*record.notes, *measured_notes(config, system.settings)),
+    )
+
+
 def memory_lines(system: System) -> tuple[MemoryLine, ...]:
     """The memory budget of a device, as a table shows it."""
     budget, config = system.budget, system.config
+    if config["clock"] == "measured":
+        return cpu_memory_lines(budget, config)
     blocks = system.settings.cache.num_blocks
     kv = f"{blocks:,} blocks of {config['block_tokens']} tokens"
     if blocks < budget.num_blocks:

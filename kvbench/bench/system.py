@@ -28,11 +28,15 @@ from ..engine.settings import (
 )
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
-
-RUNNABLE: dict[str, tuple[Any, ...]] = {
-    "clock": ("modelled",),
-}
-"""Keys whose other values exist by name but cannot run in this version."""
+from .measured import (
+    catalogue_model,
+    check_config,
+    cpu_budget,
+    measured_settings,
+    model_config,
+    model_name,
+    this_machine,
+)
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -64,9 +68,11 @@ class System:
 
 def build_system(config: Config, record_steps: bool = False) -> System:
     """Close every open key and make the engine's settings. UsageError: cannot run, does not fit."""
+    _check_runnable(config)
+    if config["clock"] == "measured":
+        return _measured_system(config)
     device = find_device(config["device"])
     model = find_model(config["model"])
-    _check_runnable(config)
     config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     config = config.replaced(_closed(config, model), "by model")
     deployment = Deployment(
@@ -89,6 +95,25 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     return System(config, deployment, budget, costs, settings)
 
 
+def _measured_system(config: Config) -> System:
+    """The same for a model that runs on this machine."""
+    check_config(config)
+    device, shape = this_machine(), model_config(config)
+    model = catalogue_model(model_name(config), shape)
+    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
+    if config["max_model_len"] == 0:
+        config = config.replaced({"max_model_len": model.max_positions}, "by model")
+    budget = cpu_budget(config, shape)
+    config = config.replaced({"cache.blocks": budget.num_blocks, "kv_dtype": "bf16"}, "memory budget")
+    deployment = Deployment(device, model, "bf16", "bf16", 1, config["block_tokens"], config["max_model_len"])
+    costs = CostSettings(**config.section("costs"))
+    settings = measured_settings(_settings(config, costs, budget, record_steps=True))
+    if config["cache.backup"]:
+        settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
+    check_rules(settings)
+    return System(config, deployment, budget, costs, settings)
+
+
 def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs: CostSettings) -> int:
     """Nanoseconds of one block over the link to the host."""
     where, bandwidth = config.where["cache.backup"], deployment.device.host_link * costs.link_efficiency
@@ -102,12 +127,6 @@ def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs
 
 
 def _check_runnable(config: Config) -> None:
-    for name, values in RUNNABLE.items():
-        if config[name] not in values:
-            raise UsageError(
-                f"{config.where[name]}: {name} = {_toml(config[name])} is not in this version, "
-                f"which runs {name} = {' or '.join(_toml(v) for v in values)}"
-            )
     if config["overlap"] and config["batching"] == "static":
         raise UsageError(
             f"{config.where['overlap']}: overlap plans the next step of a continuous batch; "
@@ -207,7 +226,3 @@ def _is_closed_loop(config: Config) -> bool:
     return config["arrivals.process"] == "closed" or any(
         phase.get("arrivals.process") == "closed" for phase in config.phases
     )
-
-
-def _toml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -17,6 +17,7 @@ from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Kv
 from .capacity import capacity_command
 from .compare import ab_command, compare_command
 from .gate import gate_command
+from .kernels import kernels_command
 from .record import record_command
 from .run import run_command
 from .show import config_command, list_command
@@ -45,6 +46,7 @@ app.add_command(run_command, "run")
 app.add_command(list_command, "list")
 app.add_command(config_command, "config")
 app.add_command(record_command, "record")
+app.add_command(kernels_command, "kernels")
 app.add_command(verify_command, "verify")
 app.add_command(compare_command, "compare")
 app.add_command(ab_command, "ab")

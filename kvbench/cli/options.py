@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 KEY_OF_OPTION = {
+    "clock": "clock",
     "preset": "preset",
     "model": "model",
     "device": "device",
@@ -34,6 +35,7 @@ def configuration_options(command: F) -> F:
     options = (
         click.argument("target", required=False, metavar="[X]"),
         click.option("--trace", metavar="FILE", help="Replay a trace: replaces arrivals, lengths, sharing of X."),
+        click.option("--clock", metavar="CLOCK", help="modelled, or measured: a small model really runs here."),
         click.option("--preset", metavar="NAME", help="Rules of an engine and version."),
         click.option("--model", metavar="NAME", help="A known model or a path to its config.json."),
         click.option("--device", metavar="NAME", help="A known device."),

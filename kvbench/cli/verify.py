@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -146,3 +147,41 @@ def faults_command(quiet: bool) -> int:
     click.echo(faults_report(lines, measured), nl=False)
     passed = [v.passed for v in verdicts] + [f.passed for f in figures]
     return EXIT_OK if all(passed) else EXIT_FAILED
+
+
+@verify_command.command("tokens")
+@click.option("--all", "everything", is_flag=True, help="The whole product of variations (160 a KV type).")
+@click.option("--kv-dtype", "kv_dtypes", metavar="TYPE", multiple=True, help="float32, bf16, int8; default: all three.")
+@click.option("--model", metavar="NAME", default="nano", help="nano, tiny, small, or a Hugging Face folder.")
+@click.option("--numerics", type=click.Choice(["exact", "fast"]), default="exact", help="fast counts, does not fail.")
+@click.option("--only", metavar="TEXT", default="", help="Variations whose name holds this.")
+@click.option("--plant", metavar="FAULT", default="", help="Plant a fault that has to be noticed.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def tokens_command(
+    everything: bool, kv_dtypes: tuple[str, ...], model: str, numerics: str, only: str, plant: str, quiet: bool
+) -> int:
+    """Run one workload under many caches and schedules on a real model: the same tokens everywhere.
+
+    Presets, caches, block sizes, memory so small that sequences are preempted, chunks, overlap, forks that share
+    blocks, copies to the host. The sampled tokens of every sequence are compared with those of a plain run. Exit
+    code 1 when one differs (exact numerics).
+    """
+    from ..core.jit import compile_watch
+
+    compile_watch.quiet = quiet
+    from ..report.tokens_table import TokenLine, tokens_report
+    from ..verify.tokens import KV_DTYPES, PLANTS, prove, variations
+
+    if plant and plant not in PLANTS:
+        raise UsageError(f"--plant {plant}: no such fault; there are {', '.join(PLANTS)}")
+    if wrong := [kind for kind in kv_dtypes if kind not in KV_DTYPES]:
+        raise UsageError(f"--kv-dtype {wrong[0]}: choose {', '.join(KV_DTYPES)}")
+    chosen = [v for v in variations(everything) if only in v.name]
+    if not chosen:
+        raise UsageError(f"--only {only}: no variation's name holds that; without it all are run")
+    with ProgressBar(quiet, "runs") as progress:
+        outcomes, diverged = prove(kv_dtypes or KV_DTYPES, chosen, model, numerics, plant, progress)
+    lines = [TokenLine(**asdict(outcome)) for outcome in outcomes]
+    click.echo(tokens_report(lines, diverged, numerics), nl=False)
+    failed = any(o.error or (numerics == "exact" and not o.passed) for o in outcomes)
+    return EXIT_FAILED if failed else EXIT_OK

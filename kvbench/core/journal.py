@@ -32,8 +32,9 @@ STEP_COLUMNS = (
     "tail_waste_tokens",
     "preempted",
     "evicted_blocks",
+    "host_ns",
 )
-"""Columns of Journal.steps. used_blocks: referenced by a running sequence, during the step; cached_blocks:
+"""Columns of Journal.steps. host_ns: of duration_ns, or beside the step before under overlap; used_blocks: referenced by a running sequence, during the step; cached_blocks:
 held by the prefix cache alone; tail_waste_tokens: slots of used blocks that hold no token."""
 
 

@@ -133,6 +133,7 @@ def build_engine(
         "kept_tail": NO_SLOT,
         "beam_rank": np.arange(num) - seqs.first[seqs.request],
         "copies": np.zeros((num_slots + 4, 2), np.int64),
+        "forks": np.zeros((num_slots + 4, 3), np.int64),
         "queue_head": NO_SEQ,
         "queue_tail": NO_SEQ,
         "empty_plans": 0,

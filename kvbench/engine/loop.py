@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit, types
 
 from ..core.jit import PLAIN, inline
+from ..core.journal import STEP_COLUMNS
 from ..core.units import NEVER_NS
 from ..costs.tables import COPY_BYTES, HOST, add_prefill, clear, set_decode, step_ns
 from ..scheduler import (
@@ -32,7 +33,7 @@ from ..scheduler import (
     token_budget_calendar,
 )
 from ..scheduler.lifecycle import drop_waiting
-from ..scheduler.spent import pass_time
+from ..scheduler.spent import spend
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
     FAILED,
@@ -52,6 +53,10 @@ from .events import deliver, settle_ended
 
 # What advance returns.
 DONE, PAUSED, SLICE_OVER, FAULT = range(4)
+# What `until_work` returns besides DONE, PAUSED and FAULT: the clock has jumped, a step may start.
+JUMPED, WORK = 4, 5
+
+STEP_USED, STEP_WASTE = STEP_COLUMNS.index("used_blocks"), STEP_COLUMNS.index("tail_waste_tokens")
 
 _EMPTY_PLANS = 4
 """A plan may be empty once or twice (a filter, a self-preemption); more often at one time is a deadlock."""
@@ -83,6 +88,7 @@ def execute(e):
     if batch > 0:
         set_decode(query, batch, context, 0)
     duration = step_ns(e.costs, query, e.resources)
+    e.step_model_ns = duration - e.resources[HOST] if e.overlap else duration
     e.step_prefill_ns = 0
     if chunks > 0:
         e.step_prefill_ns = NEVER_NS if batch == 0 else _prefill_share(e, batch, context, duration)
@@ -103,7 +109,7 @@ def _prefill_share(e, batch, context, duration):
 
 
 @inline
-def account(e, start, duration, evicted):
+def account(e, start, duration, host, evicted):
     """Counters of a step: time-weighted use of memory, and a journal row if asked for."""
     tokens = e.prefill_tokens + e.decode_rows
     used = kv.used_blocks(e)
@@ -131,7 +137,7 @@ def account(e, start, duration, evicted):
     row[2], row[3], row[4] = e.decode_seqs, e.prefill_seqs, e.prefill_tokens
     row[5], row[6] = e.slots.running, e.num_waiting
     row[7], row[8], row[9] = used, kv.cached_blocks(e), waste
-    row[10], row[11] = e.num_victims, evicted
+    row[10], row[11], row[12] = e.num_victims, evicted, host
     journal.num_steps += 1
 
 
@@ -186,10 +192,23 @@ def run_beside(e, host, device, evicted):
     planned, free = e.now + host, e.device_end
     begin = max(e.now, free)  # from here on the device waits for nothing but the host
     start = max(planned, free)
-    account(e, begin, start + device - begin, evicted)
+    account(e, begin, start + device - begin, host, evicted)
     e.exposed_ns += start - begin
     e.device_end = start + device
     e.now = start
+
+
+@inline
+def pass_time(e, host, device, evicted):
+    """The planned step runs: so much host and device time, one after the other or beside the step before."""
+    if e.overlap:
+        run_beside(e, host, device, evicted)
+    else:
+        account(e, e.now, host + device, host, evicted)
+        e.exposed_ns += host
+        e.now += host + device
+    e.host_ns += host
+    e.device_ns += device
 
 
 @inline
@@ -200,27 +219,62 @@ def one_step(e, schedule, commit, watch):
     schedule(e)
     if e.num_plan == 0 and e.calendar.planned == 0:
         if e.num_flight == 0:
-            if e.num_ended > 0:  # a retraction gave up on the last one that ran
-                settle_ended(e)
             return False
         e.now = max(e.now, e.device_end)  # nothing to launch: the host waits for what runs
     else:
         duration = execute(e)
         host = e.resources[HOST]
-        if e.overlap:
-            run_beside(e, host, duration - host, e.pool.evicted - evicted)
-        else:
-            account(e, e.now, duration, e.pool.evicted - evicted)
-            e.exposed_ns += host
-            e.now += duration
-        e.host_ns += host
-        e.device_ns += duration - host
+        pass_time(e, host, duration - host, e.pool.evicted - evicted)
         watch(e)
-    pass_time(e, e.now - before)
+    spend(e, e.now - before)
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)
     return True
+
+
+@inline
+def until_work(e, until_ns, cancel):
+    """What has happened by now is delivered. WORK: a step may start at e.now; JUMPED: over idle time, call again."""
+    seq = NO_SEQ
+    if e.next_ns <= e.now:
+        seq = deliver(e)
+    while seq != NO_SEQ:
+        cancel(e, seq)
+        settle_ended(e)
+        seq = deliver(e)
+    status = WORK
+    if e.fault != NO_FAULT:
+        status = FAULT
+    elif is_idle(e):
+        go_idle(e)
+        status = JUMPED
+        if e.num_done == e.seqs.state.size:
+            status = DONE
+        elif e.next_ns == NEVER_NS:
+            e.fault = STUCK
+            status = FAULT
+        elif e.next_ns > until_ns:
+            status = PAUSED
+        else:
+            e.now = max(e.now, e.next_ns)
+    elif e.now >= until_ns:
+        status = PAUSED
+    return status
+
+
+@inline
+def note_empty_plan(e):
+    """Nothing was planned. After some such plans in a row, time goes on to the next event, or somebody gives way."""
+    if e.num_ended > 0:  # a retraction gave up on the last one that ran
+        settle_ended(e)
+    e.empty_plans += 1
+    if e.empty_plans > _EMPTY_PLANS:
+        if e.next_ns != NEVER_NS:
+            e.now = max(e.now, e.next_ns)
+        else:
+            unstick(e)
+        e.empty_plans = 0
 
 
 def _advance(e, until_ns, max_steps, schedule, commit, cancel, watch):
@@ -229,40 +283,15 @@ def _advance(e, until_ns, max_steps, schedule, commit, cancel, watch):
     returns  DONE, PAUSED (time reached), SLICE_OVER (call again), FAULT (see e.fault)
     """
     for _ in range(max_steps):
-        seq = NO_SEQ
-        if e.next_ns <= e.now:
-            seq = deliver(e)
-        while seq != NO_SEQ:
-            cancel(e, seq)
-            settle_ended(e)
-            seq = deliver(e)
-        if e.fault != NO_FAULT:
-            return FAULT
-        if is_idle(e):
-            go_idle(e)
-            if e.num_done == e.seqs.state.size:
-                return DONE
-            coming = e.next_ns
-            if coming == NEVER_NS:
-                e.fault = STUCK
-                return FAULT
-            if coming > until_ns:
-                return PAUSED
-            e.now = max(e.now, coming)
+        status = until_work(e, until_ns, cancel)
+        if status == JUMPED:
             continue
-        if e.now >= until_ns:
-            return PAUSED
+        if status != WORK:
+            return status
         if one_step(e, schedule, commit, watch):
             e.empty_plans = 0
-            continue
-        e.empty_plans += 1
-        if e.empty_plans > _EMPTY_PLANS:
-            coming = e.next_ns
-            if coming != NEVER_NS:
-                e.now = max(e.now, coming)
-            else:
-                unstick(e)
-            e.empty_plans = 0
+        else:
+            note_empty_plan(e)
     return SLICE_OVER
 
 

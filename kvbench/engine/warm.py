@@ -32,28 +32,37 @@ def prepare_cache(engine: Engine, requests: Requests, state: str) -> None:
             _shadow_cached(engine)
 
 
-def _shadow_cached(e: Engine) -> None:
-    """Check mode: what lies in the cache already was written, and ends the prefix that it is known for."""
-    pool, tree, s = e.pool, e.tree, e.shadow
+def cached_prefixes(e: Engine) -> dict[int, int]:
+    """Every cached block by the chain hash of the prefix that it ends."""
     if e.rules.cache_kind == HASHED:
-        s.chain[:] = pool.content
-    ends = {}  # node -> hash of the prefix that its last block ends
+        content = e.pool.content
+        return {int(content[block]): block for block in np.flatnonzero(content).tolist()}
+    found: dict[int, int] = {}
+    ends: dict[int, int] = {}  # node -> hash of the prefix that its last block ends
+    nodes, keys, blocks = e.tree.nodes, e.tree.keys, e.tree.blocks
 
     def end_of(node: int) -> int:
         if node < 0:
             return int(root_hash(np.int64(-1 - node)))
         if node not in ends:
-            parent, first, length = (int(tree.nodes[node, column]) for column in (PARENT, OFFSET, LENGTH))
+            parent, first, length = (int(nodes[node, column]) for column in (PARENT, OFFSET, LENGTH))
             content = end_of(parent)
             for i in range(first, first + length):
-                content = int(chain(np.int64(content), tree.keys[i]))
-                s.chain[tree.blocks[i]] = content
+                content = int(chain(np.int64(content), keys[i]))
+                found[content] = int(blocks[i])
             ends[node] = content
         return ends[node]
 
-    for node in np.flatnonzero(tree.nodes[:, LENGTH] > 0).tolist():
+    for node in np.flatnonzero(nodes[:, LENGTH] > 0).tolist():
         end_of(node)
-    s.written[s.chain != 0] = e.rules.block_tokens
+    return found
+
+
+def _shadow_cached(e: Engine) -> None:
+    """Check mode: what lies in the cache already was written, and ends the prefix that it is known for."""
+    for content, block in cached_prefixes(e).items():
+        e.shadow.chain[block] = content
+        e.shadow.written[block] = e.rules.block_tokens
 
 
 def visited_blocks(requests: Requests, state: str, block_tokens: int) -> I64:

@@ -30,6 +30,7 @@ class RunRecord:
     path          how the engine ran: "step" or "calendar"
     fingerprint   sha256 of the workload
     notes         what was done to the input, one line each
+    measured      measured clock: (name, text) of what was measured beside latencies
     copy_on_write, allocation   rules of the cache that the table shows more of
     slo           bounds of the goodput, as --goodput takes them
     complete      False when the run was interrupted
@@ -62,3 +63,4 @@ class RunRecord:
     copy_on_write: bool = False
     allocation: str = "paged"
     slo: str = ""
+    measured: tuple[tuple[str, str], ...] = ()

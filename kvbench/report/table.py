@@ -32,6 +32,7 @@ def run_table(record: RunRecord) -> str:
         _labelled(_totals(record.summary, record.slo)),
         _latencies(record.summary),
         _labelled(_cache(record)),
+        _labelled(list(record.measured)),
         _labelled(_memory(record)),
     ]
     return "\n\n".join(block for block in blocks if block)

@@ -71,6 +71,7 @@ def schedule(e):
     e.num_plan = 0
     e.num_victims = 0
     e.num_copies = 0
+    e.num_forks = 0
     drop_unwanted(e)
     threshold = e.rules.long_threshold
     if not e.rules.long_when_alone and e.slots.running + e.num_waiting <= 1:
@@ -141,6 +142,7 @@ def _preempt(e, victim, following, budget):
 def commit(e):
     """The step is over at e.now: what was planned is written; who is complete emits a token, perhaps with others."""
     rec, plan = e.slots.rec, e.plan
+    e.num_forks = 0
     for row in range(e.num_plan):
         rec[plan[row, PLAN_SLOT], COMPUTED] += plan[row, PLAN_TOKENS]
         e.context += plan[row, PLAN_TOKENS]

@@ -179,11 +179,13 @@ class Engine:
     device_ns      time in which the device computed
     step_clock, decode_clock   see scheduler.spent. step_prefill_ns: how much shorter the planned step would be without
                    its prefills, 0 = it has none; flight_prefill_ns: of the step on the device; alone: scratch
+    step_model_ns  what the planned step takes by the cost tables
     table_blocks, context   sums of BLOCKS and COMPUTED over slots that hold memory
     lineage        (requests, 4) who goes on from whom, see state_columns; kept_head, kept_tail: kept tables by age
     beam_rank      (sequences,) place of a beam among its request's, 0 = best
     copies         (rows, 2) block copies of this step, in order; num_copies of them, copy_bytes in all
     copied_blocks  of all steps
+    forks          (rows, 3) copy on write: tables taken over in this commit: donor, sequence, tokens; num_forks of them
     shared_slack   token slots that `table_blocks` counts again in shared partial blocks
     internal_slots, external_slots   of this step under reservations, see reservation
     *_us           time-weighted sums over steps, in block (or token) microseconds
@@ -267,6 +269,7 @@ class Engine:
     step_clock: "i8"
     decode_clock: "i8"
     step_prefill_ns: "i8"
+    step_model_ns: "i8"
     flight_prefill_ns: "i8"
     alone: "i8[::1]"
     lineage: "i8[:,::1]"
@@ -277,6 +280,8 @@ class Engine:
     num_copies: "i8"
     copy_bytes: "i8"
     copied_blocks: "i8"
+    forks: "i8[:,::1]"
+    num_forks: "i8"
     shared_slack: "i8"
     internal_slots: "i8"
     external_slots: "i8"

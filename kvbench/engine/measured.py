@@ -1,0 +1,282 @@
+"""The measured clock: the same engine, whose steps really run, on a worker thread.
+
+    plan (host)  ->  launch (worker)  ->  commit (host)
+
+Serial: the host waits for the step, commits, plans the next. Overlap: step n is planned while step n - 1 runs, and its
+results are committed a step late, exactly as on the modelled clock. The clock is virtual where nothing runs: it jumps
+over idle time, and adds what was measured: host time (planning, taking down, committing) and device time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import KvbenchError, UsageError
+from ..core.requests import I64, Requests
+from ..core.units import NEVER_NS
+from ..costs.tables import CostTables
+from ..prefix.chain_hash import chain, root_hash
+from ..prefix.keys import sequence_keys
+from ..scheduler.state_columns import KNOWN, PLAN_SLOT, PLAN_START, PLAN_TOKENS, SEQ
+from . import stepwise
+from .forking import with_beams
+from .host_copies import HostCopies
+from .integrity import check_integrity
+from .loop import DONE, FAULT, PAUSED
+from .observe import fields_of
+from .settings import EngineSettings
+from .simulation import Simulation
+from .texts import Texts
+from .warm import cached_prefixes, visited_blocks
+from .worker import Device, DoneStep, PlannedStep, Worker
+
+
+@dataclass
+class Measures:
+    """What was measured beside latencies.
+
+    kernel_ns      by kind, over all steps
+    copied_blocks  by copy on write
+    """
+
+    kernel_ns: Counter[str] = field(default_factory=Counter)
+    device_ns: int = 0
+    host_ns: int = 0
+    copied_blocks: int = 0
+
+
+class MeasuredRun(Simulation):
+    """One engine on the measured clock.
+
+    device       a model with its KV; it has one block more than the engine uses, since block ids begin at 1
+    temperature  0 = greedy
+    plant        a fault of worker.PLANTED, for the token proof
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        settings: EngineSettings,
+        tables: CostTables,
+        device: Device,
+        temperature: float = 0.0,
+        plant: str = "",
+    ) -> None:
+        _check(requests, settings)
+        super().__init__(requests, replace(settings, record_steps=True, fast=False), tables)
+        self.device, self.measures = device, Measures()
+        e = fields_of(self.engine)
+        self._seqs, slots = fields_of(e["seqs"]), fields_of(e["slots"])
+        self._plan_rows, self._rec, self._table = e["plan"], slots["rec"], slots["table"]
+        self._copies, self._forks, self._beam_rank = e["copies"], e["forks"], e["beam_rank"]
+        self._temperature = temperature
+        self._logits: dict[int, NDArray[np.float32]] = {}
+        self.texts = Texts(with_beams(requests, settings), self._seqs["output"], device.vocab, settings.seed)
+        self._worker = Worker(device, self.texts, settings.block_tokens, temperature, plant)
+        self._stepper = stepwise.Stepper(self.engine)
+        self._host_copies = HostCopies(self.engine, self._stepper, device)
+        self._running: Future[DoneStep] | None = None
+        self._mark = 0
+        self._attended = 0
+        if settings.cache.state == "prefilled":
+            self._compute_cached()
+
+    # ---------------------------------------------------------------- the loop
+
+    def advance(self, until_ns: int = NEVER_NS, max_steps: int = NEVER_NS) -> bool:
+        """Run until a time (no step starts at or after it) or for some steps. True when all is done."""
+        self._mark = time.perf_counter_ns()
+        for _ in range(min(max_steps, 1 << 40)):
+            with np.errstate(over="ignore"):
+                status = self._step(until_ns)
+            if status == FAULT:
+                raise KvbenchError(self.fault())
+            if self.settings.check:
+                check_integrity(self.engine)
+            if status in (DONE, PAUSED):
+                self._reached_time = status == PAUSED
+                return status == DONE
+        return False
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Run to the end, calling progress(sequences done, all) now and then."""
+        try:
+            done = False
+            while not done:
+                done = self.advance(NEVER_NS, 20)
+                if progress is not None:
+                    progress(self._stepper.now().num_done // max(self.settings.beam.width, 1), self.num_sequences)
+            self._host_copies.drain()
+            check_integrity(self.engine)
+        finally:
+            if self._running is not None:
+                self._running.result()
+            self._worker.close()
+        return True
+
+    def _step(self, until_ns: int) -> int:
+        evicted = self._stepper.now().evicted
+        status = self._stepper.plan(until_ns)
+        self._host_copies.end()
+        if status == stepwise.MUST_WAIT:
+            self._land()
+            self._stepper.wait()
+        elif status == stepwise.PLANNED:
+            planned = self._take_down()
+            evicted = self._stepper.now().evicted - evicted
+            if self.settings.overlap:
+                self._launch_beside(planned, evicted)
+            else:
+                self._run_through(planned, evicted)
+        self._host_copies.begin()
+        return status
+
+    def _run_through(self, planned: PlannedStep, evicted: int) -> None:
+        """Serial: launch, wait, commit."""
+        host = self._host_time()
+        done = self._worker.launch(planned).result()
+        self._mark = time.perf_counter_ns()
+        self._note(done)
+        self._stepper.complete(host, done.device_ns, evicted)
+        self._follow_forks(done)
+        self.measures.host_ns += host
+
+    def _launch_beside(self, planned: PlannedStep, evicted: int) -> None:
+        """Overlap: what runs has to end, then this step is launched and the results of the other one are committed."""
+        host = self._host_time()
+        self._land()
+        self._running = self._worker.launch(planned)
+        host += self._host_time()
+        self._stepper.complete(host, 0, evicted)
+        self.measures.host_ns += host
+
+    def _land(self) -> None:
+        """Wait for the step that runs; its device time is known now."""
+        if self._running is None:
+            return
+        done = self._running.result()
+        self._running = None
+        self._mark = time.perf_counter_ns()
+        self._note(done)
+        stepwise.landed(self.engine, done.device_ns)
+
+    def _host_time(self) -> int:
+        """ns since the last mark, which moves."""
+        now = time.perf_counter_ns()
+        took, self._mark = now - self._mark, now
+        return took
+
+    def _compute_cached(self) -> None:
+        """The KV of what lies in the cache at t = 0; nothing of it is counted."""
+        e, bt = self.engine, self.settings.block_tokens
+        block_of = cached_prefixes(e)
+        written: set[int] = set()
+        leading = visited_blocks(self.requests, self.settings.cache.state, bt)
+        for request in np.flatnonzero(leading).tolist():
+            seq = int(self._seqs["first"][request])
+            with np.errstate(over="ignore"):
+                content, blocks = root_hash(self._seqs["namespace"][seq]), []
+                for key in sequence_keys(e.block_keys, seq, int(leading[request])):
+                    content = chain(content, key)
+                    blocks.append(block_of.get(int(content), 0))
+            blocks = blocks[: blocks.index(0)] if 0 in blocks else blocks
+            there = next((i for i, block in enumerate(blocks) if block not in written), len(blocks))
+            if there == len(blocks):
+                continue
+            written.update(blocks)
+            nobody = np.array([seq]), np.array([there * bt]), np.array([(len(blocks) - there) * bt])
+            tables, copies = np.array([blocks], np.int32), np.empty((0, 2), np.int64)
+            self._worker.launch(PlannedStep(*nobody, np.array([1 << 40]), tables, copies)).result()
+
+    def attended_bytes(self, block_bytes: int) -> int:
+        """KV that decode attention has read so far."""
+        return self._attended * block_bytes // self.settings.block_tokens
+
+    # ---------------------------------------------------------------- what a step needs, what it leaves
+
+    def _take_down(self) -> PlannedStep:
+        """The plan as arrays of its own: the engine goes on while it runs."""
+        now = self._stepper.now()
+        rows = self._plan_rows[: now.num_plan]
+        slots, starts, tokens = (rows[:, column].copy() for column in (PLAN_SLOT, PLAN_START, PLAN_TOKENS))
+        width = int((starts + tokens).max() - 1) // self.settings.block_tokens + 1
+        return PlannedStep(
+            seqs=self._rec[slots, SEQ],
+            starts=starts,
+            tokens=tokens,
+            known=self._rec[slots, KNOWN],
+            tables=self._table[slots, :width],
+            copies=self._copies[: now.num_copies].copy(),
+        )
+
+    def _note(self, done: DoneStep) -> None:
+        self.measures.kernel_ns.update(done.result.kernel_ns)
+        self.measures.device_ns += done.device_ns
+        self.measures.copied_blocks += len(done.planned.copies)
+        decodes = done.planned.tokens == 1
+        self._attended += int((done.planned.starts[decodes] + 1).sum())
+
+    def _follow_forks(self, done: DoneStep) -> None:
+        """Copy on write: who took over a table in this commit says what its donor said, then a token of its own.
+
+        It comes from the logits that the donor came to last. A sample draws it with its own key; of beams that go on
+        from one parent, each takes the next likely token.
+        """
+        if not self.settings.cache.copy_on_write:
+            return
+        planned, width = done.planned, self.settings.beam.width
+        for row in np.flatnonzero(planned.emits).tolist():
+            self._logits[int(planned.seqs[row])] = done.result.logits[row].copy()
+        takers: Counter[int] = Counter()
+        for donor, seq, tokens in self._forks[: self._stepper.now().num_forks].tolist():
+            index = tokens - int(self.texts.prompt_tokens[seq])
+            takers[donor] += 1
+            if index >= int(self.texts.output[seq]):
+                continue
+            self.texts.take_over(donor, seq, index)
+            logits = self._logits[seq] = self._logits[donor]
+            if width:
+                token = int(np.argsort(-logits, kind="stable")[takers[donor]])
+            else:
+                key = self.texts.sample_keys(np.array([seq]), np.array([index]))
+                token = int(self.device.sample(logits[None], key, self._temperature)[0])
+            self.texts.say(seq, index, token)
+        if width:
+            best = np.flatnonzero(self._beam_rank == 0)
+            self.texts.best.update(zip(self.texts.request[best].tolist(), best.tolist(), strict=True))
+        for seq in [seq for seq in self._logits if self._seqs["slot"][seq] < 0]:
+            del self._logits[seq]
+
+    def heard(self) -> I64:
+        """(rows,) the sequence whose text each row of the journal has: of beams the best one's."""
+        rows = self.journal()
+        seqs = np.searchsorted(self.texts.request, rows.request_index) + rows.sample
+        if self.settings.beam.width:
+            best = self.texts.best
+            seqs = np.array([best.get(r, s) for r, s in zip(rows.request_index.tolist(), seqs.tolist(), strict=True)])
+        return seqs
+
+    def digests(self) -> list[str]:
+        """A hash of the output tokens of every sequence in the journal."""
+        generated = self.journal().output_tokens.tolist()
+        return [self.texts.digest(seq, n) for seq, n in zip(self.heard().tolist(), generated, strict=True)]
+
+
+def _check(requests: Requests, settings: EngineSettings) -> None:
+    """Raise UsageError on what cannot really run."""
+    if requests.present_tokens is not None and requests.present_tokens.any():
+        raise UsageError("the measured clock cannot take KV that was computed elsewhere; use a trace without it")
+    if settings.cache.state == "warm":
+        raise UsageError(
+            "cache.state = warm on the measured clock would need the KV of a whole earlier run; "
+            "use a first [[phase]] with exclude = true, which really runs"
+        )
+    if settings.cache.allocation != "paged" or settings.batching == "static":
+        raise UsageError("the measured clock runs paged continuous batching; set cache.allocation and batching so")

@@ -1,0 +1,266 @@
+"""The two products of attention over one tile of cached tokens, for the query heads that share a KV head.
+
+A tile is a list of rows: where each token's K vector begins, in elements of the cache, for head 0. Both kernels work for
+up to 4 query heads at once, so that a vector of K or V is read once for all of them, and ask for the rows of the tile
+that comes next while they are at work: a block is a few KB anywhere in memory, and a wait for it would be all there is.
+
+The sum of a score runs over the lanes first and then through a fixed tree, that of an output over the tokens in their
+order: neither depends on how many heads are done at once, nor on where the rows lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core.extending import intrinsic
+
+from ..core.jit import PLAIN, inline, jit
+from .simd import (
+    F32,
+    I32,
+    I64,
+    LANES,
+    VECTOR,
+    ask_for,
+    at,
+    count_up,
+    element,
+    lanes_of,
+    multiply_add,
+    read_vector,
+    spread,
+    write_vector,
+)
+
+HEADS_AT_ONCE = 4
+LINE_BYTES = 64
+SOON = 8
+"""Tokens ahead whose row is asked into L1; those of the next tile go into L2."""
+
+_FLOATS, _INTEGERS = types.CPointer(types.float32), types.CPointer(types.int64)
+
+
+@inline
+def padded_group(group):
+    """Heads that scratch holds for a group: whole fours, then 1, 2 or 4 for what is left."""
+    left = group % HEADS_AT_ONCE
+    return group + 1 if left == 3 else group
+
+
+def _element_bytes(pointer: Any) -> int:
+    return 4 if pointer.type.pointee == F32 else pointer.type.pointee.width // 8
+
+
+def _merge(builder: Any, vectors: list[Any]) -> Any:
+    """One vector whose lane i is the sum of vectors[i]; as many vectors as lanes.
+
+    Each turn adds the upper half of what is left of a vector to the lower half, two vectors in one instruction, as
+    `simd.fold` does for one.
+    """
+    order: list[list[int]] = [[i] for i in range(LANES)]
+    width = LANES
+    while width > 1:
+        half, pairs = width // 2, len(vectors) // 2
+        low, high = [], []
+        for start in range(0, LANES, width):
+            for vector in (0, LANES):
+                low += range(vector + start, vector + start + half)
+                high += range(vector + start + half, vector + start + width)
+        merged = []
+        for a, b in zip(vectors[:pairs], vectors[pairs:], strict=True):
+            parts = [builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), m)) for m in (low, high)]
+            merged.append(builder.fadd(*parts))
+        vectors, width = merged, half
+        order = [[x for two in zip(a, b, strict=True) for x in two] for a, b in zip(order[:pairs], order[pairs:])]
+    lanes = [order[0].index(i) for i in range(LANES)]
+    return builder.shuffle_vector(vectors[0], vectors[0], ir.Constant(ir.VectorType(I32, LANES), lanes))
+
+
+@intrinsic(prefer_literal=True)
+def _scores(
+    typing_context: Any, q: Any, kv: Any, rows: Any, ahead: Any, offset: Any, ahead_offset: Any, out: Any,
+    out_stride: Any, tokens: Any, head_dim: Any, heads: Any,
+) -> Any:  # fmt: skip
+    if not isinstance(heads, types.IntegerLiteral):
+        return None
+    group = heads.literal_value
+    at_once = max(1, LANES // group)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, _ = args
+        line = LINE_BYTES // _element_bytes(kv)
+        vectors = builder.sdiv(head_dim, I64(LANES))
+        lines = builder.sdiv(builder.add(head_dim, I64(line - 1)), I64(line))
+
+        def row(table: Any, token: Any, shift: Any) -> Any:
+            return element(builder, kv, builder.add(builder.load(element(builder, table, token)), shift))
+
+        def one_turn(turn: Any, _: Any) -> list[Any]:
+            first = builder.mul(turn, I64(at_once))
+            mine = [builder.add(first, I64(i)) for i in range(at_once)]
+            keys = [row(rows, token, offset) for token in mine]
+            next_keys = [row(ahead, token, ahead_offset) for token in mine]
+            soon = [row(rows, builder.add(token, I64(SOON)), offset) for token in mine] if SOON else []
+
+            def ask(i: Any, _: Any) -> list[Any]:
+                place = builder.mul(i, I64(line))
+                for key in next_keys:
+                    ask_for(builder, key, place, 2)
+                for key in soon:
+                    ask_for(builder, key, place, 3)
+                return []
+
+            count_up(builder, lines, [], ask)
+
+            def products(i: Any, sums: list[Any]) -> list[Any]:
+                place = builder.mul(i, I64(LANES))
+                parts = [read_vector(builder, key, place) for key in keys]
+                added = []
+                for g in range(group):
+                    query = read_vector(builder, q, builder.add(place, builder.mul(head_dim, I64(g))))
+                    for t, part in enumerate(parts):
+                        added.append(multiply_add(builder, query, part, sums[g * at_once + t]))
+                return added
+
+            sums = count_up(builder, vectors, [lanes_of(F32, 0.0)] * (group * at_once), products)
+            merged = _merge(builder, sums)
+            for g in range(group):
+                lanes = ir.Constant(ir.VectorType(I32, at_once), list(range(g * at_once, (g + 1) * at_once)))
+                part = builder.shuffle_vector(merged, merged, lanes)
+                write_vector(builder, out, builder.add(first, builder.mul(out_stride, I64(g))), part)
+            return []
+
+        turns = builder.sdiv(builder.add(tokens, I64(at_once - 1)), I64(at_once))
+        count_up(builder, turns, [], one_turn)
+        return context.get_dummy_value()
+
+    i8 = types.int64
+    return types.void(_FLOATS, kv, _INTEGERS, _INTEGERS, i8, i8, _FLOATS, i8, i8, i8, heads), generate
+
+
+@intrinsic(prefer_literal=True)
+def _weighted_sum(
+    typing_context: Any, out: Any, out_stride: Any, fade: Any, weights: Any, weights_stride: Any, kv: Any, rows: Any,
+    ahead: Any, offset: Any, ahead_offset: Any, tokens: Any, heads: Any, vectors: Any,
+) -> Any:  # fmt: skip
+    if not isinstance(heads, types.IntegerLiteral) or not isinstance(vectors, types.IntegerLiteral):
+        return None
+    group, width = heads.literal_value, vectors.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        out, out_stride, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, _, _ = args
+        line = LINE_BYTES // _element_bytes(kv)
+        heads_of = range(group)
+        tile = [(g, v) for g in heads_of for v in range(width)]
+        outs = [element(builder, out, builder.mul(out_stride, I64(g))) for g in heads_of]
+        weight_rows = [element(builder, weights, builder.mul(weights_stride, I64(g))) for g in heads_of]
+        fades = [spread(builder, builder.load(element(builder, fade, g))) for g in heads_of]
+
+        def row(table: Any, token: Any, shift: Any) -> Any:
+            return element(builder, kv, builder.add(builder.load(element(builder, table, token)), shift))
+
+        def add_token(token: Any, sums: list[Any]) -> list[Any]:
+            value, next_value = row(rows, token, offset), row(ahead, token, ahead_offset)
+            for start in range(0, width * LANES, line):
+                ask_for(builder, next_value, start, 2)
+                if SOON:
+                    ask_for(builder, row(rows, builder.add(token, I64(SOON)), offset), start, 3)
+            parts = [read_vector(builder, value, v * LANES) for v in range(width)]
+            shares = [spread(builder, builder.load(element(builder, weight, token))) for weight in weight_rows]
+            return [multiply_add(builder, shares[g], parts[v], s) for (g, v), s in zip(tile, sums, strict=True)]
+
+        sums = [builder.fmul(read_vector(builder, outs[g], v * LANES), fades[g]) for g, v in tile]
+        sums = count_up(builder, tokens, sums, add_token)
+        for (g, v), value in zip(tile, sums, strict=True):
+            write_vector(builder, outs[g], v * LANES, value)
+        return context.get_dummy_value()
+
+    i8 = types.int64
+    typed = types.void(_FLOATS, i8, _FLOATS, _FLOATS, i8, kv, _INTEGERS, _INTEGERS, i8, i8, i8, heads, vectors)
+    return typed, generate
+
+
+WIDE_FOUR, WIDE_TWO, WIDE_ONE, NARROW = {16: (4, 4, 4, 1), 8: (2, 4, 8, 2), 4: (4, 4, 8, 4)}[LANES]
+"""Vectors of the output kept in registers beside 4, 2, 1 heads, and for what is left of a head (a multiple of 16)."""
+
+
+@jit
+def _score_tile(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, heads):
+    if heads == 4:
+        _scores(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, 4)
+    elif heads == 2:
+        _scores(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, 2)
+    else:
+        _scores(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, 1)
+
+
+@jit
+def _gather_tile(out, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads):
+    d = 0
+    wide = LANES * (WIDE_FOUR if heads == 4 else WIDE_TWO if heads == 2 else WIDE_ONE)
+    while d + wide <= head_dim:
+        o, here, there = at(out, d), offset + d, ahead_offset + d
+        if heads == 4:
+            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 4, WIDE_FOUR)
+        elif heads == 2:
+            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 2, WIDE_TWO)
+        else:
+            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 1, WIDE_ONE)
+        d += wide
+    while d < head_dim:
+        o, here, there = at(out, d), offset + d, ahead_offset + d
+        if heads == 4:
+            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 4, NARROW)
+        elif heads == 2:
+            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 2, NARROW)
+        else:
+            _weighted_sum(o, head_dim, fade, weights, weights_stride, kv, rows, ahead, here, there, tokens, 1, NARROW)
+        d += LANES * NARROW
+
+
+def _rows_plain(kv: Any, rows: Any, offset: int, tokens: int, head_dim: int) -> Any:
+    """(tokens, head_dim) float32 of a flat cache."""
+    part = kv[rows[:tokens, None] + offset + np.arange(head_dim)]
+    return (part.astype(np.uint32) << 16).view(np.float32) if part.dtype == np.uint16 else part.astype(np.float32)
+
+
+def _score_tile_plain(
+    q: Any, kv: Any, rows: Any, ahead: Any, offset: int, ahead_offset: int, out: Any, out_stride: int, tokens: int,
+    head_dim: int, heads: int,
+) -> None:  # fmt: skip
+    keys = _rows_plain(kv, rows, offset, tokens, head_dim)
+    for g in range(heads):
+        out[g * out_stride : g * out_stride + tokens] = (keys * q[g * head_dim : (g + 1) * head_dim]).sum(axis=1)
+
+
+def _gather_tile_plain(
+    out: Any, fade: Any, weights: Any, weights_stride: int, kv: Any, rows: Any, ahead: Any, offset: int,
+    ahead_offset: int, tokens: int, head_dim: int, heads: int,
+) -> None:  # fmt: skip
+    values = _rows_plain(kv, rows, offset, tokens, head_dim)
+    for g in range(heads):
+        shares = weights[g * weights_stride : g * weights_stride + tokens]
+        part = out[g * head_dim : (g + 1) * head_dim]
+        part[:] = part * fade[g] + (values * shares[:, None]).sum(axis=0)
+
+
+score_tile: Any = _score_tile_plain if PLAIN else _score_tile
+"""score_tile(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, heads)
+
+    out[g, t] = sum over d of q[g, d] * kv[rows[t] + offset + d]
+
+q             pointer to (heads, head_dim) float32, scaled;  heads is 1, 2 or 4
+kv            pointer to the cache: float32, uint16 (bf16 bits) or int8 without its scale
+rows, ahead   pointers to int64 rows of this tile and of the next; both may be read LANES and SOON entries past tokens
+offset        of K and the KV head inside a row;  ahead_offset the same for the next tile, as a hint
+out           pointer to (heads, out_stride) float32; up to LANES - 1 scores past tokens are written
+tokens        1 or more
+"""
+gather_tile: Any = _gather_tile_plain if PLAIN else _gather_tile
+"""gather_tile(out, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads)
+
+    out[g, d] = out[g, d] * fade[g] + sum over t of weights[g, t] * kv[rows[t] + offset + d]
+"""

@@ -1,0 +1,1 @@
+"""A small decoder-only transformer that really runs on this CPU, over paged KV."""

@@ -1,0 +1,59 @@
+"""What the proof by tokens came to: a row for each variation."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .table import WIDTH, grid
+
+
+@dataclass(frozen=True)
+class TokenLine:
+    """One variation under one KV type; see verify.tokens.Outcome."""
+
+    name: str
+    kv_dtype: str
+    sequences: int
+    equal: int
+    first: int
+    steps: int
+    hit_rate: float
+    preemptions: int
+    evicted: int
+    copied: int
+    error: str
+
+
+def tokens_report(lines: Sequence[TokenLine], diverged: Mapping[str, int], numerics: str) -> str:
+    """The whole report, at most 100 columns wide."""
+    header = ["variation", "KV", "same", "steps", "hit %", "preempted", "evicted", "copied"]
+    rows = [
+        [
+            line.name,
+            line.kv_dtype,
+            "FAILS" if line.error else f"{line.equal}/{line.sequences}",
+            f"{line.steps:,}",
+            f"{100 * line.hit_rate:.1f}",
+            f"{line.preemptions:,}",
+            f"{line.evicted:,}",
+            f"{line.copied:,}",
+        ]
+        for line in lines
+    ]
+    parts = [grid(header, rows)]
+    told = [_said(line) for line in lines if line.error or line.equal < line.sequences]
+    if told:
+        parts.append("\n".join(told))
+    others = [f"{kind}: {count}" for kind, count in diverged.items() if kind != "float32"]
+    if others and "float32" in diverged:
+        parts.append("sequences whose plain run says something else than under float32 KV: " + ", ".join(others))
+    same = sum(not line.error and line.equal == line.sequences for line in lines)
+    parts.append(f"{len(lines)} runs in {numerics} numerics: {same} say the same in every sequence")
+    return "\n\n".join(parts) + "\n"
+
+
+def _said(line: TokenLine) -> str:
+    what = line.error or f"{line.sequences - line.equal} sequences differ, the first is {line.first}"
+    return textwrap.fill(f"{line.name}, {line.kv_dtype}: {what}", WIDTH, subsequent_indent="  ")

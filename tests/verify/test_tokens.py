@@ -1,0 +1,83 @@
+"""The proof by tokens, on a model in a few lines that is quick as plain Python; test_jitted runs it on a real one."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvbench.cli import call
+from kvbench.verify.tokens import PLANTS, TokenProof, variations
+
+from ..engine.digest_model import DigestModel
+
+CAUGHT_BY = {
+    "skip_copy": "vllm none block 16 tight forks shared",
+    "wrong_block": "vllm hash block 16 tight chunked serial",
+    "short_context": "vllm hash block 16 tight chunked serial",
+    "no_fence": "vllm hash block 16 tight backup",
+    "keep_unwritten": "vllm hash block 4 tight urgent",
+}
+
+
+def digests(system) -> DigestModel:
+    return DigestModel(system.settings.cache.num_blocks, system.settings.block_tokens)
+
+
+def named(name: str):
+    return next(v for v in variations(True) if v.name == name)
+
+
+@pytest.fixture(scope="module")
+def proofs() -> dict[str, TokenProof]:
+    return {}
+
+
+def proof_of(proofs: dict[str, TokenProof], kv_dtype: str, plant: str = "") -> TokenProof:
+    if (kv_dtype, plant) not in proofs:
+        proofs[kv_dtype, plant] = TokenProof(kv_dtype, plant=plant, device_of=digests)
+    return proofs[kv_dtype, plant]
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "name"),
+    [
+        ("float32", "vllm hash block 16 tight chunked serial"),
+        ("float32", "sglang radix block 4 tight whole overlap"),
+        ("float32", "vllm hash block 4 tight forks shared"),
+        ("float32", "sglang radix block 16 tight backup"),
+        ("float32", "sglang radix block 1 tight chunked serial"),
+        ("float32", "vllm hash block 64 ample whole overlap"),
+    ],
+)
+def test_the_same_tokens(proofs, kv_dtype, name):
+    outcome = proof_of(proofs, kv_dtype).run(named(name))
+    assert outcome.passed, outcome
+    assert outcome.hit_rate > 0.1
+    if "tight" in name:
+        assert outcome.evicted
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_fault_is_noticed(proofs, plant):
+    variation = named(CAUGHT_BY[plant])
+    proof = proof_of(proofs, "float32", plant)
+    if variation.group == "urgent":
+        proof.run(named("vllm none block 4 ample urgent"))
+    assert not proof.run(variation).passed
+
+
+def test_unknown_names_are_one_line(capsys):
+    for arguments, text in (
+        (["--plant", "gremlin"], "no such fault; there are skip_copy"),
+        (["--kv-dtype", "fp4"], "choose float32, bf16, int8"),
+        (["--only", "nothing like it"], "no variation's name holds that"),
+    ):
+        assert call(["verify", "tokens", *arguments]) == 2
+        said = capsys.readouterr().err
+        assert text in said
+        assert said.count("\n") == 1
+
+
+def test_every_variation_has_a_name_of_its_own():
+    for everything in (False, True):
+        names = [v.name for v in variations(everything)]
+        assert len(set(names)) == len(names)
