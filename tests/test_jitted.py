@@ -38,6 +38,15 @@ def test_eviction_policies_compiled():
     pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
 
 
+def test_a_real_model_says_the_same_whatever_the_cache_does():
+    """Logits of a compiled model through the compiled engine; all variations: `kvbench verify tokens`."""
+    variations = ("--kv-dtype", "float32", "--kv-dtype", "bf16", "--only", "vllm hash block 16")
+    command = [sys.executable, "-m", "kvbench", "verify", "tokens", "-q", *variations]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "2 runs in exact numerics" not in done.stdout
+
+
 SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
 
 # Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.

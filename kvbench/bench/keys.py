@@ -70,6 +70,15 @@ MEASURED_KEYS: tuple[Key, ...] = (
 @cache
 def key_tree() -> KeyTree:
     """Every key, and those that a [[phase]] may hold."""
-    workload = (*RUN_KEYS, *MEASURED_KEYS, *WORKLOAD_KEYS)
-    keys = (*workload, *CACHE_KEYS, *SCHEDULER_KEYS, *BEAM_KEYS, *COST_KEYS, *FAULT_KEYS, *SLO_KEYS)
+    keys = (
+        *RUN_KEYS,
+        *MEASURED_KEYS,
+        *WORKLOAD_KEYS,
+        *CACHE_KEYS,
+        *SCHEDULER_KEYS,
+        *BEAM_KEYS,
+        *COST_KEYS,
+        *FAULT_KEYS,
+        *SLO_KEYS,
+    )
     return KeyTree(keys, PHASE_KEYS)

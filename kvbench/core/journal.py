@@ -34,8 +34,9 @@ STEP_COLUMNS = (
     "evicted_blocks",
     "host_ns",
 )
-"""Columns of Journal.steps. host_ns: of duration_ns, or beside the step before under overlap; used_blocks: referenced by a running sequence, during the step; cached_blocks:
-held by the prefix cache alone; tail_waste_tokens: slots of used blocks that hold no token."""
+"""Columns of Journal.steps. used_blocks: referenced by a running sequence, during the step; cached_blocks: held by the
+prefix cache alone; tail_waste_tokens: slots of used blocks that hold no token; host_ns: the host's part of the
+duration, or under overlap what it did beside the step before."""
 
 
 PARTS = ("tokenize", "queue", "prefill", "decode", "stall", "preempted", "transfer")

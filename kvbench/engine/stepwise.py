@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba import njit, types
 
@@ -123,7 +123,7 @@ def landed(e, device):
 @cache
 def _compiled(name: str) -> Callable[..., int]:
     """The verbs take the scheduler as function pointers, so each is compiled once."""
-    function = {"plan": _plan, "complete": _complete, "wait": _wait}[name]
+    function: Any = {"plan": _plan, "complete": _complete, "wait": _wait}[name]
     if PLAIN:
         return function
     engine, i8 = Engine.numba_type, types.int64
