@@ -179,6 +179,7 @@ class Engine:
     device_ns      time in which the device computed
     step_clock, decode_clock   see scheduler.spent. step_prefill_ns: how much shorter the planned step would be without
                    its prefills, 0 = it has none; flight_prefill_ns: of the step on the device; alone: scratch
+    step_model_ns  what the planned step takes by the cost tables
     table_blocks, context   sums of BLOCKS and COMPUTED over slots that hold memory
     lineage        (requests, 4) who goes on from whom, see state_columns; kept_head, kept_tail: kept tables by age
     beam_rank      (sequences,) place of a beam among its request's, 0 = best
@@ -268,6 +269,7 @@ class Engine:
     step_clock: "i8"
     decode_clock: "i8"
     step_prefill_ns: "i8"
+    step_model_ns: "i8"
     flight_prefill_ns: "i8"
     alone: "i8[::1]"
     lineage: "i8[:,::1]"

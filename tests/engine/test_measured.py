@@ -41,6 +41,8 @@ def check_tokens(run: MeasuredRun, choices: int = 0) -> None:
     choices   of beams: one that takes over a parent's text goes on with one of the next likely tokens
     """
     texts, rows = run.texts, run.journal()
+    assert (rows.parts_ns.sum(axis=1) == rows.finish_ns - rows.arrival_ns).all()
+    assert (rows.parts_ns >= 0).all()
     for seq, generated in zip(run.heard().tolist(), rows.output_tokens.tolist(), strict=True):
         first = int(texts.first[seq])
         said, drawn = (ids[first : first + generated].tolist() for ids in (texts.said, texts.drawn))
