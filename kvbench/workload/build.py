@@ -11,7 +11,8 @@ from ..core.requests import Requests
 from .draws import Seeds
 from .generate import generate
 from .keys import FROM_SEED, PHASE_KEYS, WORKLOAD_KEYS
-from .trace import TraceInfo, TraceOptions, load_trace
+from .options import TraceOptions
+from .trace import TraceInfo, load_trace
 
 _TREE = KeyTree(WORKLOAD_KEYS, PHASE_KEYS)
 _TABLES = {key.name.partition(".")[0] for key in WORKLOAD_KEYS} | {PHASE}
@@ -57,7 +58,8 @@ def _trace_options(config: Config, seeds: Seeds) -> TraceOptions:
         **given,
         num_prompts=config["num_prompts"],
         max_tokens=config["lengths.max_tokens"],
-        jitter_seed=seeds.arrivals,
+        arrival_seed=seeds.arrivals,
+        length_seed=seeds.lengths,
     )
 
 
