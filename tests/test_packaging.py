@@ -66,7 +66,8 @@ def test_no_dependency_is_missing_or_unused():
     files = (ROOT / "kvbench").rglob("*.py")
     imported = {m.split(".")[0] for path in files for m in absolute_imports(path)}
     third_party = imported - set(sys.stdlib_module_names) - {"kvbench"}
-    wanted = (*project()["dependencies"], *project()["optional-dependencies"]["plot"])
+    extras = project()["optional-dependencies"]
+    wanted = (*project()["dependencies"], *extras["plot"], *extras["tokenizers"])
     declared = {re.split(r"[><=\[]", d)[0] for d in wanted}
     assert third_party - {"llvmlite"} == declared  # llvmlite is part of Numba
 

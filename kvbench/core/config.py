@@ -131,7 +131,7 @@ def check(key: Key, value: Any, where: str, folder: Path | None = None) -> Any:
             raise UsageError(f"{where}: {key.name} is one of {', '.join(key.choices)}; got {value!r}")
         if kind == "choice-or-function" and value not in key.choices:
             return _function(key, value, where, folder)
-        if kind == "path" and value and folder is not None:
+        if kind == "path" and value not in ("", "-") and folder is not None:  # - is standard input
             return str((folder / Path(value).expanduser()).resolve())
         return value
     if kind == "bool":

@@ -10,18 +10,28 @@ FROM_SEED = -1
 DEFAULT_NUM_PROMPTS = 1000
 """Requests that a workload generates when num_prompts is 0."""
 
-_FORMATS = ("auto", "mooncake", "azure")
+_FORMATS = tuple(
+    "auto kvbench mooncake bailian weka azure burstgpt lengths llmservingsim tracelab servegen aiperf vllm-custom"
+    " vllm-multi-turn openai sharegpt lmcache otel".split()
+)
 _PROCESSES = ("gamma", "poisson", "constant", "all-at-once", "closed")
 _MAX_TOKENS = 'what the scheduler is told: "output", a number, or a factor of the output such as "1.5x"'
 
 # fmt: off
 TRACE_KEYS = (
-    Key("trace.path", "path", "", "", 'trace file to replay; "" generates the requests instead'),
-    Key("trace.format", "choice", "auto", "", "Mooncake JSONL or Azure CSV; auto looks inside", _FORMATS),
-    Key("trace.block_tokens", "int", 0, "tokens", "tokens of one hash id; 0 is the format's: 512", low=0),
+    Key("trace.path", "path", "", "", 'trace to replay: a file, a folder of sessions; "" generates the requests'),
+    Key("trace.format", "choice", "auto", "", "what the trace is; auto looks inside", _FORMATS),
+    Key("trace.block_tokens", "int", 0, "tokens", "tokens of one hash id; 0 is the format's (Mooncake: 512)", low=0),
     Key("trace.time_scale", "float", 1.0, "", "factor on every time of the trace, delays included", low=1e-9),
-    Key("trace.rate", "float", 0.0, "requests/s", "stretch arrivals to this mean; 0 is as recorded", low=0),
+    Key("trace.rate", "float", 0.0, "requests/s", "stretch arrivals to this mean, or draw them where there are none;"
+        " 0 is as recorded", low=0),
+    Key("trace.burstiness", "float", 1.0, "", "gamma shape of arrivals that are drawn: 1 is poisson", low=1e-3,
+        high=1e6),
+    Key("trace.start_s", "float", 0.0, "s", "leave out what arrives before", low=0),
+    Key("trace.duration_s", "float", 0.0, "s", "replay what arrives within so long; 0 is to the end", low=0),
     Key("trace.jitter_ms", "float", 0.0, "ms", "spread arrivals by +- half of this; 0 is off", low=0),
+    Key("trace.tokenizer", "path", "", "", "a tokenizer.json for text (extra kvbench[tokenizers])"),
+    Key("trace.chars_per_token", "float", 0.0, "characters", "lengths of text by this estimate, which shares nothing; 0 is none", low=0, high=100),
     Key("trace.skip_bad_rows", "bool", False, "", "leave wrong rows out and count them instead of stopping"),
 )
 

@@ -1,8 +1,8 @@
 """Prompts of a trace as segments of streams: the columns segment_* and output_* of Requests.
 
-    of_ids    block ids: equal ids are equal tokens
-    apart     lengths alone: no prompt shares anything
-    Growing   prompts that go on from what was said before
+of_ids    block ids: equal ids are equal tokens
+apart     lengths alone: no prompt shares anything
+Growing   prompts that go on from what was said before
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-
 from ..core.requests import Requests
 from . import retime
 from .detect import READERS, UNTIMED, recognised
@@ -44,7 +43,8 @@ def _retimed(requests: Requests, kind: str, options: TraceOptions) -> Requests:
     requests = retime.scaled(requests, options.time_scale)
     if kind in UNTIMED and not requests.arrival_ns.any():
         return retime.drawn(requests, options.rate, options.burstiness, options.arrival_seed)
-    requests = retime.window(requests, options.start_s, options.duration_s)
+    if kind != "servegen":  # its reader draws that window only
+        requests = retime.window(requests, options.start_s, options.duration_s)
     requests = retime.at_rate(requests, options.rate)
     if options.jitter_ms:
         return retime.jittered(requests, options.jitter_ms, options.arrival_seed)

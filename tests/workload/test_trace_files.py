@@ -20,9 +20,9 @@ NOT_TRACES = {
     "empty": (b"", "the trace is empty"),
     "blank": (b" \r\n\n", "the trace is empty"),
     "binary": (b"\x7fELF\x02\x01\x00\x00", "is a binary file"),
-    "gzip": (gzip.compress(b"{}"), "is compressed; unpack it first"),
+    "gzip": (gzip.compress(b"{}")[:-3], "is a damaged gzip file"),
     "latin-1": (b'{"a": 1}\n{"a": "\xe4"}\n', ":2: is not UTF-8 text"),
-    "prose": (b"hello\nworld\n", ":1: 'hello' begins neither Mooncake JSONL nor an Azure CSV"),
+    "prose": (b"hello\nworld\n", ":1: 'hello' begins neither JSON nor a CSV"),
     "JSON array": (b'[{"timestamp": 0}]', "put one object on each line"),
 }
 

@@ -1,9 +1,9 @@
 """BurstGPT traces (CSV, v1 and v3, by column name) -> Requests.
 
-    Timestamp                         seconds from 0:00 of the first day of the recording
-    Request tokens, Response tokens   a row with 0 of either is a failed request: left out and counted
-    Session ID                        v3: set for conversations, empty for API calls
-    Model, Total tokens, Log Type, Elapsed time   not used (Elapsed time is that of the whole request, no TTFT)
+Timestamp                         seconds from 0:00 of the first day of the recording
+Request tokens, Response tokens   a row with 0 of either is a failed request: left out and counted
+Session ID                        v3: set for conversations, empty for API calls
+Model, Total tokens, Log Type, Elapsed time   not used (Elapsed time is that of the whole request, no TTFT)
 """
 
 from __future__ import annotations

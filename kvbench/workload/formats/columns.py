@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from ..rows import I64, Faults, shown
 
 F64 = NDArray[np.float64]
 Row = dict[str, Any]
+T = TypeVar("T")
 
 MAX_NUMBER = 2.2e12
 """Epoch milliseconds of the year 2039; no length and no millisecond is larger."""
@@ -85,17 +86,6 @@ def _numbers(values: list[Any], most: float) -> F64:
         return np.array([value if abs(value) <= most else np.inf for value in values], np.float64)
 
 
-def text_column(rows: Sequence[Row], names: tuple[str, ...], faults: Faults, required: bool = True) -> list[str]:
-    """(n,) texts under the first of the names that a row has; "" where there is none."""
-    values = [next((row[name] for name in names if row.get(name) is not None), None) for row in rows]
-    absent = np.array([value is None for value in values], np.bool_)
-    if required:
-        faults.mark(absent, lambda i: f"has no {' or '.join(names)}")
-    wrong = np.array([type(value) not in (str, type(None)) for value in values], np.bool_)
-    faults.mark(wrong, lambda i: f"{names[0]} is {shown(values[i])}, a text is wanted")
-    return [value if isinstance(value, str) else "" for value in values]
-
-
 def session_column(rows: Sequence[Row], faults: Faults, name: str = "session_id") -> I64:
     """(n,) sessions numbered in order of appearance, NONE without one."""
     values = [row.get(name) for row in rows]
@@ -128,3 +118,33 @@ def turns(session: I64) -> tuple[I64, I64]:
     before = np.full(n, NONE, np.int64)
     before[order[1:]] = np.where(same[1:], order[:-1], NONE)
     return turn, before
+
+
+def each(rows: Sequence[Row], faults: Faults, parse: Callable[[Row], T]) -> list[T | None]:
+    """(n,) what `parse` makes of each good row; a row that raises ValueError is marked with its words, and is None."""
+    found: list[T | None] = []
+    wrong: dict[int, str] = {}
+    for i, (row, bad) in enumerate(zip(rows, faults.bad.tolist(), strict=True)):
+        try:
+            found.append(None if bad else parse(row))
+        except ValueError as error:
+            found.append(None)
+            wrong[i] = str(error)
+    faults.mark_all(wrong)
+    return found
+
+
+def whole_value(row: Row, names: tuple[str, ...], low: int, high: float, place: str = "") -> int:
+    """A whole number under the first of the names that a row has. ValueError: none, or out of bounds."""
+    value: Any = next((row[name] for name in names if row.get(name) is not None), None)
+    if type(value) not in (int, float) or not low <= value <= high or value != int(value):
+        raise ValueError(f"{place}{names[0]} is {shown(value)}, a whole number from {low} to {high:.0f} is wanted")
+    return int(value)
+
+
+def text_value(row: Row, name: str, place: str = "") -> str:
+    """ValueError: it is no text."""
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"{place}{name} is {shown(value)}, a text is wanted")
+    return value

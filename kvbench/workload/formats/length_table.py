@@ -1,8 +1,8 @@
 """Length tables of vidur and etalon (CSV) -> Requests.
 
-    num_prefill_tokens, num_decode_tokens   tokens
-    arrived_at                              seconds; without it the trace has no arrivals
-    num_total_tokens, pd_ratio              not used
+num_prefill_tokens, num_decode_tokens   tokens
+arrived_at                              seconds; without it the trace has no arrivals
+num_total_tokens, pd_ratio              not used
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from ..retime import from_zero, in_order
 from ..rows import Faults, shown
 from ..source import Trace
 from ..table import request_table
-from .columns import Row, json_rows
+from .columns import Row, each, json_rows, whole_value
 from .lines import first_lines
 
 _LIMIT = MAX_STREAM_TOKENS - 1
@@ -45,22 +45,14 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     lines, numbers, notes = first_lines(source, options.num_prompts)
     faults = Faults.of_lines(source.name, numbers)
     rows = json_rows(lines, faults)
-    chains: list[list[Call]] = []
-    wrong: dict[int, str] = {}
-    for i, row in enumerate(rows):
-        try:
-            chains.append([] if faults.bad[i] else _chain(row))
-        except ValueError as error:
-            chains.append([])
-            wrong[i] = str(error)
-    faults.mark_all(wrong)
+    chains = each(rows, faults, _chain)
     kept = np.flatnonzero(faults.kept(options.skip_bad_rows)).tolist()
-    return _requests([rows[i] for i in kept], [chains[i] for i in kept], (*faults.note(), *notes))
+    return _requests([rows[i] for i in kept], [chains[i] or [] for i in kept], (*faults.note(), *notes))
 
 
 def _chain(row: Row) -> list[Call]:
     """The calls of a line. ValueError says what is wrong."""
-    _whole(row, "arrival_time_ns", 0, _MAX_NS)
+    whole_value(row, ("arrival_time_ns",), 0, _MAX_NS)
     if "sub_requests" not in row:
         return [_call(row, "")]
     if type(row.get("session_id")) not in (str, int):
@@ -74,18 +66,11 @@ def _chain(row: Row) -> list[Call]:
 def _call(row: Any, place: str) -> Call:
     if not isinstance(row, dict):
         raise ValueError(f"{place[:-1]} is no object")
-    prompt = _whole(row, "input_toks", 1, _LIMIT, place)
-    output = _whole(row, "output_toks", 0, _LIMIT, place)
-    wait = _whole(row, "tool_duration_ns", 0, _MAX_NS, place) if "tool_duration_ns" in row else 0
+    prompt = whole_value(row, ("input_toks",), 1, _LIMIT, place)
+    output = whole_value(row, ("output_toks",), 0, _LIMIT, place)
+    wait = whole_value(row, ("tool_duration_ns",), 0, _MAX_NS, place) if "tool_duration_ns" in row else 0
     prompt_ids, output_ids = _ids(row, "input_tok_ids", prompt, place), _ids(row, "output_tok_ids", output, place)
     return Call(prompt, output, wait, prompt_ids, output_ids)
-
-
-def _whole(row: Row, name: str, low: int, high: float, place: str = "") -> int:
-    value = row.get(name)
-    if type(value) not in (int, float) or not low <= value <= high or value != int(value):
-        raise ValueError(f"{place}{name} is {shown(value)}, a whole number from {low} to {high:.0f} is wanted")
-    return int(value)
 
 
 def _ids(row: Row, name: str, tokens: int, place: str) -> list[int] | None:

@@ -84,7 +84,9 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         found += int(inside.sum())
     if found == 0:
         raise UsageError(f"{trace.name}: no client has traffic in that time; check trace.start_s, trace.duration_s")
-    time_s, client, prompt, output = (np.concatenate(columns)[: wanted or found] for columns in zip(*parts, strict=True))
+    time_s, client, prompt, output = (
+        np.concatenate(columns)[: wanted or found] for columns in zip(*parts, strict=True)
+    )
     return request_table(
         time_s.size,
         arrival_ns=np.rint((time_s - options.start_s) * (NS_PER_S / NS_PER_US)).astype(np.int64) * NS_PER_US,
@@ -108,7 +110,7 @@ def _window(clients: list[Client], start: float, options: TraceOptions) -> tuple
         place = index << 32 | int(start)
         time = _times(window, options.arrival_seed, place)
         u = uniforms(options.length_seed, Purpose.PROMPT, time.size, place)
-        prompt = sum((_tokens(table[name], u) for name in PROMPT_FIELDS if name in table), np.zeros(time.size, np.int64))
+        prompt = np.sum([_tokens(table[name], u) for name in PROMPT_FIELDS if name in table], axis=0)
         v = uniforms(options.length_seed, Purpose.OUTPUT, time.size, place)
         output = _tokens(table[OUTPUT_FIELD], v)
         parts.append((time, np.full(time.size, index), np.maximum(prompt, 1), output))
@@ -149,7 +151,8 @@ def _tables_at(client: Client, start: float) -> Tables | None:
     before = [s for s in client.texts if s <= start]
     nearest = max(before) if before else min(client.texts)
     place = f"{client.name}: window {nearest:g}"
-    return {name: _histogram(text, f"{place}: {name}") for name, text in client.texts[nearest].items() if name in FIELDS}
+    texts = client.texts[nearest]
+    return {name: _histogram(texts[name], f"{place}: {name}") for name in FIELDS if name in texts}
 
 
 def _tokens(table: tuple[F64, F64], u: F64) -> I64:
@@ -207,7 +210,7 @@ def _texts(source: Source) -> dict[float, Mapping[str, Any]]:
     document = source.document()
     if not isinstance(document, Mapping):
         raise UsageError(f"{source.name}:1: is no object of windows")
-    found = {}
+    found: dict[float, Mapping[str, Any]] = {}
     for start, given in document.items():
         if not isinstance(given, Mapping) or not _START.fullmatch(start):
             raise UsageError(f"{source.name}: window {shown(start)} is no window of fields")

@@ -25,7 +25,7 @@ from ...core.requests import MAX_STREAM, NONE, Requests
 from ...core.units import NS_PER_S
 from ..options import TraceOptions
 from ..prompts import of_ids
-from ..rows import I64, Faults, mark_lengths, shown, take_ragged
+from ..rows import I64, Faults, mark_lengths, shown
 from ..source import Source, Trace
 from ..table import request_table
 from .columns import F64, Row, number_column, turns
@@ -142,7 +142,7 @@ def _start_of(entry: Row, first: Any, ended_s: float) -> float:
 
 def _seconds(row: Row, name: str) -> float:
     """A time that may be missing; what is wrong with one is said where the columns are checked."""
-    value = row.get(name)
+    value: Any = row.get(name)
     return float(value) if type(value) in (int, float) and 0 <= value <= _MAX_S else 0.0
 
 
