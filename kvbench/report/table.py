@@ -28,11 +28,11 @@ TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue":
 def run_table(record: RunRecord) -> str:
     """The whole report of a run. Numbers are formatted here, so nothing parses them again."""
     blocks = [
-        _labelled(_head(record)),
-        _labelled(_totals(record.summary)),
+        labelled(_head(record)),
+        labelled(_totals(record.summary)),
         _latencies(record.summary),
-        _labelled(_cache(record)),
-        _labelled(_memory(record)),
+        labelled(_cache(record)),
+        labelled(_memory(record)),
     ]
     return "\n\n".join(block for block in blocks if block)
 
@@ -232,7 +232,7 @@ def note(text: str) -> str:
     return textwrap.fill(text, WIDTH)
 
 
-def _labelled(rows: Sequence[tuple[str, str]]) -> str:
+def labelled(rows: Sequence[tuple[str, str]]) -> str:
     """Label and text; a text too long for the width goes on below itself."""
     import textwrap
 

@@ -31,7 +31,8 @@ TRACE_KEYS = (
     Key("trace.duration_s", "float", 0.0, "s", "replay what arrives within so long; 0 is to the end", low=0),
     Key("trace.jitter_ms", "float", 0.0, "ms", "spread arrivals by +- half of this; 0 is off", low=0),
     Key("trace.tokenizer", "path", "", "", "a tokenizer.json for text (extra kvbench[tokenizers])"),
-    Key("trace.chars_per_token", "float", 0.0, "characters", "lengths of text by this estimate, which shares nothing; 0 is none", low=0, high=100),
+    Key("trace.chars_per_token", "float", 0.0, "characters", "lengths of text by this estimate, which shares"
+        " nothing; 0 is none", low=0, high=100),
     Key("trace.skip_bad_rows", "bool", False, "", "leave wrong rows out and count them instead of stopping"),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import numpy as np
@@ -13,6 +13,8 @@ from ..core.requests import MAX_STREAM_TOKENS
 
 I64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+_LEFT_OUT = "left out "
 
 
 class Faults:
@@ -70,7 +72,13 @@ class Faults:
         count = int(np.count_nonzero(self.bad))
         if count == 0:
             return ()
-        return (f"left out {count} of {self.bad.size} rows; the first: {self.first_fault()}",)
+        return (f"{_LEFT_OUT}{count} of {self.bad.size} rows; the first: {self.first_fault()}",)
+
+
+def bad_rows(notes: Iterable[str]) -> int:
+    """How many rows the notes of a workload say were left out."""
+    told = (note.removeprefix(_LEFT_OUT) for note in notes if note.startswith(_LEFT_OUT))
+    return sum(int(text.partition(" ")[0]) for text in told)
 
 
 def mark_lengths(faults: Faults, prompt: NDArray[np.float64], output: NDArray[np.float64]) -> None:
