@@ -37,6 +37,10 @@ def test_eviction_policies_compiled():
     pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
 
 
+def test_trace_info_compiled():
+    pytest_again("tests/bench/test_trace_info.py")
+
+
 SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
 
 # Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.

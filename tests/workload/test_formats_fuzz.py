@@ -64,7 +64,25 @@ def replaced(value, draw, junk):
 
 
 ANYTHING = st.sampled_from(
-    [None, True, -1, 0, 2.5, 10**7, 10**30, -(2**63), float("nan"), float("inf"), "", "x", [], {}, [None], [[1]], {"a": 1}]
+    [
+        None,
+        True,
+        -1,
+        0,
+        2.5,
+        10**7,
+        10**30,
+        -(2**63),
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        [],
+        {},
+        [None],
+        [[1]],
+        {"a": 1},
+    ]
 )
 
 

@@ -70,7 +70,7 @@ Tables = dict[str, tuple[F64, F64]]
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
     """Requests of trace.duration_s (0 is all windows) from trace.start_s on, or num_prompts of them."""
-    clients, notes = _clients(trace)
+    clients, notes = clients_of(trace)
     starts = sorted({start for client in clients for start in client.windows})
     stop_s = options.start_s + options.duration_s if options.duration_s else math.inf
     parts: list[tuple[F64, I64, I64, I64]] = []
@@ -163,7 +163,7 @@ def _tokens(table: tuple[F64, F64], u: F64) -> I64:
 # ---------------------------------------------------------------- the files
 
 
-def _clients(trace: Trace) -> tuple[list[Client], tuple[str, ...]]:
+def clients_of(trace: Trace) -> tuple[list[Client], tuple[str, ...]]:
     """Clients that have both files, by number. UsageError: there are none, or a file is wrong."""
     files: dict[int, dict[str, Source]] = {}
     for source in trace.files:
