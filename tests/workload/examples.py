@@ -83,7 +83,8 @@ EXAMPLES: dict[str, bytes] = {
     b"5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,0,0,0,API log\n118,GPT-4,417,276,693,Conversation log\n",
     "lengths": b"num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n100,20,120,5.0\n7,3,10,2.33\n",
     "llmservingsim": lines(
-        {"input_toks": 3, "output_toks": 2, "arrival_time_ns": 50, "input_tok_ids": [1, 2, 3], "output_tok_ids": [4, 5]},
+        {"input_toks": 3, "output_toks": 2, "arrival_time_ns": 50, "input_tok_ids": [1, 2, 3],
+         "output_tok_ids": [4, 5]},
         {"session_id": "a", "arrival_time_ns": 10, "sub_requests": [
             {"input_toks": 8, "output_toks": 2, "tool_duration_ns": 99}, {"input_toks": 12, "output_toks": 1}]},
     ),
@@ -102,8 +103,8 @@ EXAMPLES: dict[str, bytes] = {
         {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"},
         {"from": "human", "value": "Bye"}, {"from": "gpt", "value": "See you."}]}]).encode(),
     "lmcache": lines(
-        {"timestamp": US + 2_000, "input": "system: be brief. user: hi. assistant: hi.", "output": "", "session_id": "s"},
-        {"timestamp": US, "input": "system: be brief. user: hi.", "output": "hi.", "session_id": "s"},
+        {"timestamp": US + 2_000, "input": "system: short. user: hi. assistant: hi.", "output": "", "session_id": "s"},
+        {"timestamp": US, "input": "system: short. user: hi.", "output": "hi.", "session_id": "s"},
     ),
     "otel": json.dumps(OTEL, indent=1).encode(),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_a_window_of_a_trace(tmp_path):
     requests = load(path, start_s=35.0, duration_s=30.0)
     assert requests.prompt_tokens.tolist() == [41, 51, 61]
     assert requests.arrival_ns.tolist() == [0, 10 * NS_PER_S, 20 * NS_PER_S]
-    with pytest.raises(UsageError, match="nothing arrives from trace.start_s 500"):
+    with pytest.raises(UsageError, match=r"nothing arrives from trace\.start_s 500"):
         load(path, start_s=500.0)
 
 
@@ -149,4 +150,4 @@ def test_ten_million_tokens_are_a_prompt(tmp_path):
 def prompt_pieces(requests):
     rows = np.stack([requests.segment_stream, requests.segment_start, requests.segment_length], axis=1).tolist()
     offset = requests.segment_offset.tolist()
-    return [[tuple(piece) for piece in rows[a:b]] for a, b in zip(offset[:-1], offset[1:], strict=True)]
+    return [[tuple(piece) for piece in rows[a:b]] for a, b in pairwise(offset)]

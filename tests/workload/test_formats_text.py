@@ -45,7 +45,7 @@ def tokens(requests, i: int) -> list[tuple[int, int]]:
             int(c[k]) for c in (requests.segment_stream, requests.segment_start, requests.segment_length)
         )
         for at in range(start, start + length):
-            found.append((EXPLICIT, int(requests.token_ids[at])) if stream == EXPLICIT else (stream, at))
+            found.append((stream, int(requests.token_ids[at]) if stream == EXPLICIT else at))  # noqa: PERF401
     return found
 
 
@@ -243,8 +243,8 @@ def trace_of(folder: Path, *spans: object) -> Path:
 
 def test_otel_waits_for_what_had_ended_and_overlaps_run_beside(tmp_path):
     said = {"gen_ai.output.text": "x"}
-    spans = [span("a", 0, 2, [QUESTION], **said), span("b", 3, 6, [QUESTION], **said), span("c", 4, 7, [QUESTION], **said),
-             span("d", 9, 10, [QUESTION], **said)]  # fmt: skip
+    times = {"a": (0, 2), "b": (3, 6), "c": (4, 7), "d": (9, 10)}
+    spans = [span(name, start, end, [QUESTION], **said) for name, (start, end) in times.items()]
     requests = load(trace_of(tmp_path, *spans), **ESTIMATE)
     assert requests.after.tolist() == [NONE, 0, 0, 2]
     assert (requests.think_ns / NS_PER_S).tolist() == [0, 1, 2, 2]

@@ -49,7 +49,7 @@ def test_weka_sessions_and_subagents(weka):
     own = ~np.isin(requests.session_id, requests.session_id[subagents])
     sizes = np.unique(requests.session_id[own], return_counts=True)[1]
     assert np.median(sizes) == pytest.approx(29, abs=1)
-    assert requests.think_ns.max() == 77_360 * NS_PER_S
+    assert requests.think_ns[own & (requests.turn > 0)].max() == 77_360 * NS_PER_S
 
 
 def test_weka_hit_rate_within_sessions(weka):
@@ -95,7 +95,6 @@ def test_burstgpt_head():
     )
     assert [round(x) for x in (prompt.mean(), *np.percentile(prompt, (50, 99)))] == [520, 314, 1_958]
     assert [round(x) for x in (output.mean(), *np.percentile(output, (50, 99)))] == [277, 230, 1_421]
-    assert round(400 / 37_269, 4) == round(383 / 37_269 * 400 / 383, 4) == 0.0107
     assert np.diff(requests.arrival_ns).max() == 6_651 * NS_PER_S
 
 
@@ -145,7 +144,7 @@ def test_tracelab_examples():
     assert len(large) == 303
     growing = load(LAB / "session_workload_example.csv")
     assert growing.prompt_tokens[:3].tolist() == [12_461 + 5_875, 18_333 + 13_570, 31_902 + 16_159]
-    assert shared_tokens(growing, 16)[1] == 18_333 // 16 * 16
+    assert shared_tokens(growing, 16)[0] == 18_333 // 16 * 16
 
 
 def test_llmservingsim_mixed():
