@@ -42,7 +42,7 @@ def build_workload(cfg: Mapping[str, Any]) -> Workload:
         return load_trace(config["trace.path"], _trace_options(config, seeds))
     phases = _phases(config)
     _check_loop(phases, config["arrivals.concurrency"])
-    return generate(phases, seeds), None
+    return generate(phases, seeds, config["flush"]), None
 
 
 def _seeds(config: Config, seed: int) -> Seeds:
@@ -76,6 +76,13 @@ def _phases(config: Config) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _check_loop(phases: list[tuple[str, dict[str, Any]]], concurrency: int) -> None:
+    if any(values["arrivals.process"] == "users" for _, values in phases):
+        if len(phases) > 1:
+            raise UsageError("arrivals.process = users goes on for the whole run; remove the other phases")
+        if phases[0][1]["arrivals.users"] == 0:
+            raise UsageError("arrivals.process = users needs arrivals.users of at least 1")
+    if all(values["exclude"] for _, values in phases):
+        raise UsageError("exclude = true leaves nothing in the results; take it out of one part")
     closed = [values["arrivals.process"] == "closed" for _, values in phases]
     if any(closed) and not all(closed):
         raise UsageError("arrivals.process is closed in some phases only; make it closed in all or none")

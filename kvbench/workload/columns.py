@@ -24,7 +24,10 @@ def read_columns(path: str, names: list[str], key: str) -> dict[str, F64]:
             header = [name.strip() for name in next(reader, [])]
             places = [_place(header, name, where) for name in names]
             rows = [
-                [_number(row, place, name, f"{where}:{reader.line_num}") for place, name in zip(places, names, strict=True)]
+                [
+                    _number(row, place, name, f"{where}:{reader.line_num}")
+                    for place, name in zip(places, names, strict=True)
+                ]
                 for row in reader
                 if row
             ]
