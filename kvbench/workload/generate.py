@@ -30,6 +30,7 @@ from .pieces import Pieces, one_below_the_other, prompts, side_by_side, single
 from .table import request_table
 
 F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Values = Mapping[str, Any]
 Phases = Sequence[tuple[str, Values]]
@@ -45,8 +46,8 @@ class Part:
     text_tokens      new text
     thinking         generated before the answer, and stripped from later turns; output_tokens holds it
     retokenised      where in an answer its tokens change when it comes back, as a share; above 1: nowhere
-    layer, layer_tokens   (n, 4) set of each layer, NONE without one
-    clients          (n, 1 + parts) see sharing.clients
+    layer, layer_tokens   (n, used) set of each layer that is used, NONE without one
+    client           what its namespace is made of, see sharing.clients
     """
 
     arrival_ns: I64
@@ -63,10 +64,10 @@ class Part:
     max_tokens: I64
     samples: I64
     retokenised: F64
-    layer: I64
-    layer_tokens: I64
+    layer: I32
+    layer_tokens: I32
     tenant: I64
-    clients: I64
+    client: I64
     priority: I64
     cancel_ns: I64
 
@@ -76,13 +77,15 @@ _INDICES = ("parent", "after", "joins")
 
 def generate(phases: Phases, seeds: Seeds, flushes: Sequence[Mapping[str, Any]] = ()) -> Requests:
     """Requests of named phases, one after the other in time. UsageError names the key at fault."""
-    made = [_part(values, seeds, index) for index, (_, values) in enumerate(phases)]
-    part = _joined([part for part, _, _ in made], [values for _, values in phases])
+    told = [values for _, values in phases]
+    used = [layer for layer, sets in enumerate(zip(*map(sharing.layer_sets, told), strict=True)) if any(sets)]
+    made = [_part(values, seeds, index, used) for index, values in enumerate(told)]
+    part = _joined([part for part, _, _ in made], told)
     produced, notes = lengths.produced_tokens(part.output_tokens, part.max_tokens)
-    streams = _Streams([values for _, values in phases], part)
+    streams = _Streams(told, part)
     documents = one_below_the_other([own for _, own, _ in made])
-    prompt = _prompts(part, documents, produced, streams)
-    namespaces = sharing.Namespaces([values for _, values in phases], [p.clients for p, _, _ in made])
+    prompt = _prompts(part, documents, produced, streams, used)
+    namespaces = sharing.Namespaces(told, [p.client for p, _, _ in made])
     flushed = namespaces.flushes(flushes)
     sizes = [p.parent.size for p, _, _ in made]
     kept = np.concatenate([order + first for (_, _, order), first in zip(made, np.cumsum([0, *sizes]), strict=False)])
@@ -113,7 +116,7 @@ def generate(phases: Phases, seeds: Seeds, flushes: Sequence[Mapping[str, Any]] 
         joins=_renumbered(part.joins[kept], renumber) if part.is_call.any() else None,
         flush_ns=None if flushed is None else flushed[0],
         flush_namespace=None if flushed is None else flushed[1],
-        tenants=_tenants(max(values["sharing.tenants"] for _, values in phases)),
+        tenants=_tenants(max(values["sharing.tenants"] for values in told)),
         namespaces=namespaces.names(),
         phases=tuple(name for name, _ in phases),
         excluded=tuple(name for name, values in phases if values["exclude"]),
@@ -128,7 +131,7 @@ def _renumbered(rows: I64, renumber: I64) -> I64:
 # ---------------------------------------------------------------- one phase
 
 
-def _part(values: Values, seeds: Seeds, phase: int) -> tuple[Part, Pieces, I64]:
+def _part(values: Values, seeds: Seeds, phase: int, used: list[int]) -> tuple[Part, Pieces, I64]:
     """Columns and documents of all rows, and the rows that are asked, in the order of the table."""
     n = layout.number_of_requests(values)
     if values["arrivals.process"] == "users":
@@ -140,18 +143,18 @@ def _part(values: Values, seeds: Seeds, phase: int) -> tuple[Part, Pieces, I64]:
         starts = session_starts_ns(values, rows.num_sessions, n, seeds, phase)
         arrival = np.where(rows.after == NONE, starts[rows.session], 0)
     own_documents = sharing.documents(values, seeds, phase, ~rows.is_call & ~rows.is_scan)
-    return _columns(values, seeds, phase, rows, arrival), own_documents, order
+    return _columns(values, seeds, phase, rows, arrival, used), own_documents, order
 
 
-def _columns(values: Values, seeds: Seeds, phase: int, rows: Layout, arrival: I64) -> Part:
+def _columns(values: Values, seeds: Seeds, phase: int, rows: Layout, arrival: I64, used: list[int]) -> Part:
     n, session = rows.session.size, rows.session
     text, output = _lengths(values, seeds, phase, rows)
     thinking = _thinking(values, seeds, phase, rows)
     output = output + thinking
-    layer, layer_tokens = sharing.layers(values, seeds, phase, rows.num_sessions)
+    layer, layer_tokens = sharing.layers(values, seeds, phase, rows.num_sessions, used)
     bare = (rows.parent != NONE) | rows.is_scan
-    layer = np.where(bare, NONE, layer[:, session]).T
-    tenant, clients = sharing.clients(values, seeds, phase, rows.num_sessions)
+    layer = np.where(bare, np.int32(NONE), layer[:, session]).T
+    tenant, client = sharing.clients(values, seeds, phase, rows.num_sessions)
     priority = sharing.levels(values["arrivals.priorities"], seeds.arrivals, Purpose.PRIORITY, rows.num_sessions, phase)
     think_ns = layout.think_times_ns(values, seeds, phase, n)
     plain = values["sessions.turns"] == 1 and values["agents.calls"] == 0
@@ -173,7 +176,7 @@ def _columns(values: Values, seeds: Seeds, phase: int, rows: Layout, arrival: I6
         layer=layer,
         layer_tokens=layer_tokens[:, session].T,
         tenant=tenant[session],
-        clients=clients[session],
+        client=client[session],
         priority=priority[session],
         cancel_ns=cancel_times_ns(values["arrivals.cancel_share"], values["arrivals.cancel_after_s"], n, seeds, phase),
     )
@@ -262,16 +265,16 @@ class _Streams:
         self.retokenised = at + max(values["documents.count"] for values in phases)
 
 
-def _prompts(part: Part, documents: Pieces, produced: I64, streams: _Streams) -> Pieces:
+def _prompts(part: Part, documents: Pieces, produced: I64, streams: _Streams, used: list[int]) -> Pieces:
     """The prompts of all rows."""
     n = part.parent.size
     row = np.arange(n)
     answer = _answers(part, produced, streams)
     parts = []
-    for layer, first in enumerate(streams.layers):
-        which = part.layer[:, layer]
-        if (which != NONE).any():
-            parts.append(single(first + which, np.where(which == NONE, 0, part.layer_tokens[:, layer])))
+    for column, layer in enumerate(used):
+        which = part.layer[:, column].astype(np.int64)
+        tokens = np.where(which == NONE, 0, part.layer_tokens[:, column])
+        parts.append(single(streams.layers[layer] + which, tokens))
     if part.is_call.any():
         parts.append(_answers_of_calls(part, answer))
     if documents.runs.size:

@@ -22,6 +22,7 @@ from .layout import drawn
 from .pieces import Pieces
 from .quantiles import zipf_ranks
 
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Values = Mapping[str, Any]
 
@@ -36,24 +37,23 @@ def layer_sets(values: Values) -> tuple[int, int, int, int]:
     """How many different ones of each layer there are; 0 where it is left out."""
     sets = (1, values["sharing.tool_sets"], values["sharing.few_shot_sets"])
     used = (count if values[key] != 0 else 0 for key, count in zip(LAYERS, sets, strict=False))
-    return (*used, values["sharing.groups"])  # type: ignore[return-value]
+    return (*used, values["sharing.groups"])
 
 
-def layers(values: Values, seeds: Seeds, phase: int, num_sessions: int) -> tuple[I64, I64]:
-    """(4, num_sessions) set of each layer, NONE without one, and its tokens."""
-    which = np.full((len(LAYERS), num_sessions), NONE, np.int64)
-    tokens = np.zeros((len(LAYERS), num_sessions), np.int64)
+def layers(values: Values, seeds: Seeds, phase: int, num_sessions: int, used: Sequence[int]) -> tuple[I32, I32]:
+    """(used, num_sessions) set of each used layer, NONE without one, and its tokens."""
+    which = np.full((len(used), num_sessions), NONE, np.int32)
+    tokens = np.zeros((len(used), num_sessions), np.int32)
     choices = (Purpose.GROUP, Purpose.TOOLS, Purpose.FEW_SHOT, Purpose.GROUP)
-    for layer, (key, count) in enumerate(zip(LAYERS, layer_sets(values), strict=True)):
+    sets = layer_sets(values)
+    for row, layer in enumerate(used):
+        count = sets[layer]
         if count == 0:
             continue
         u = uniforms(seeds.sharing, choices[layer], num_sessions, phase)
-        which[layer] = zipf_ranks(count, values["sharing.zipf"], u)
-        if layer == PREFIX:
-            length = drawn(values, key, seeds.sharing, Purpose.PREFIX, count, 0)
-        else:
-            length = drawn(values, key, seeds.sharing, Purpose.LAYER_TOKENS, count, layer)
-        tokens[layer] = length[which[layer]]
+        which[row] = zipf_ranks(count, values["sharing.zipf"], u)
+        purpose, number = (Purpose.PREFIX, 0) if layer == PREFIX else (Purpose.LAYER_TOKENS, layer)
+        tokens[row] = drawn(values, LAYERS[layer], seeds.sharing, purpose, count, number)[which[row]]
     return which, tokens
 
 
@@ -96,23 +96,22 @@ def _first_different(ranks: I64, wanted: I64, most: int) -> I64:
 
 
 def clients(values: Values, seeds: Seeds, phase: int, num_sessions: int) -> tuple[I64, I64]:
-    """(num_sessions,) tenant; (num_sessions, 1 + parts) what its namespace is made of.
+    """(num_sessions,) tenant, and a number for what its namespace is made of.
 
-    The first column is a number below sharing.namespaces. It and the tenant are dealt from one draw: as many
-    namespaces as tenants give each tenant its own, fewer are shared by several. The others are draws of their own
-    from the names under namespace.*, as places in these lists.
+    The latter is a number below sharing.namespaces, then for each of namespace.* the place of a name in its list, as
+    digits. The first digit and the tenant are dealt from one draw: as many namespaces as tenants give each tenant its
+    own, fewer are shared by several. The other digits are draws of their own.
     """
     tenants, namespaces = values["sharing.tenants"], values["sharing.namespaces"]
     client = levels(max(tenants, namespaces), seeds.sharing, Purpose.CLIENT, num_sessions, phase)
-    parts = np.zeros((num_sessions, 1 + len(NAMESPACE_PARTS)), np.int64)
-    parts[:, 0] = client % namespaces
-    for column, part in enumerate(NAMESPACE_PARTS, 1):
+    code = client % namespaces
+    for digit, part in enumerate(NAMESPACE_PARTS):
         count = len(names_of(values, part))
         if count > 1:
             # one generator for each part: the phase and the part make its number
-            number = phase * len(NAMESPACE_PARTS) + column
-            parts[:, column] = levels(count, seeds.sharing, Purpose.NAMESPACE, num_sessions, number)
-    return client % tenants, parts
+            number = phase * len(NAMESPACE_PARTS) + digit
+            code = code * count + levels(count, seeds.sharing, Purpose.NAMESPACE, num_sessions, number)
+    return client % tenants, code
 
 
 def levels(count: int, seed: int, purpose: Purpose, size: int, phase: int) -> I64:
@@ -134,29 +133,23 @@ class Namespaces:
     index   (n,) number of each row
     """
 
-    def __init__(self, phases: Sequence[Values], rows: Sequence[I64]) -> None:
-        """rows: for each phase the (n, 1 + parts) of `clients`."""
-        lists = {part: _in_order(names_of(v, part) for v in phases) for part in NAMESPACE_PARTS}
-        moved = []
-        for values, own in zip(phases, rows, strict=True):
-            columns = [own[:, 0]]
-            for column, part in enumerate(NAMESPACE_PARTS, 1):
-                place = np.array([lists[part].index(name) for name in names_of(values, part)])
-                columns.append(place[own[:, column]])
-            moved.append(np.stack(columns, axis=1))
-        table = np.concatenate(moved)
+    def __init__(self, phases: Sequence[Values], codes: Sequence[I64]) -> None:
+        """codes: for each phase the (n,) numbers of `clients`."""
         self._count = max(values["sharing.namespaces"] for values in phases)
-        if all(len(names) == 1 for names in lists.values()):  # only their number tells them apart
-            only = tuple(names[0] for names in lists.values())
-            self.keys = [(number, *only) for number in range(self._count)]
-            self.index = table[:, 0]
+        lists = [_in_order(names_of(values, part) for values in phases) for part in NAMESPACE_PARTS]
+        if all(len(names) == 1 for names in lists):  # only their number tells them apart
+            self.keys = [(number, *(names[0] for names in lists)) for number in range(self._count)]
+            self.index = np.concatenate(codes)
             return
-        found, index = np.unique(table, axis=0, return_inverse=True)
-        self.keys = [
-            (int(row[0]), *(lists[part][at] for part, at in zip(NAMESPACE_PARTS, row[1:], strict=True)))
-            for row in found
-        ]
-        self.index = index.reshape(-1).astype(np.int64)
+        met = [np.unique(code, return_inverse=True) for code in codes]
+        keys = [[_key(values, int(code)) for code in found] for values, (found, _) in zip(phases, met, strict=True)]
+        order = {
+            key: tuple(names.index(n) for names, n in zip(lists, key[1:], strict=True)) for own in keys for key in own
+        }
+        self.keys = sorted(order, key=lambda key: (key[0], order[key]))
+        place = {key: i for i, key in enumerate(self.keys)}
+        moved = [np.array([place[key] for key in own])[row] for own, (_, row) in zip(keys, met, strict=True)]
+        self.index = np.concatenate(moved).astype(np.int64)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._name(key) for key in self.keys)
@@ -188,6 +181,16 @@ class Namespaces:
                 f"{where} empties no namespace of the workload; there are {', '.join(map(repr, self.names()))}"
             )
         return [(round(at_s * 1e6) * 1000, number) for number in hit]
+
+
+def _key(values: Values, code: int) -> tuple[Any, ...]:
+    """The number and the names that a code of `clients` stands for."""
+    names = []
+    for part in reversed(NAMESPACE_PARTS):
+        choices = names_of(values, part)
+        code, place = divmod(code, len(choices))
+        names.append(choices[place])
+    return code, *reversed(names)
 
 
 def _in_order(lists: Any) -> list[str]:
