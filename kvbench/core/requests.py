@@ -135,7 +135,10 @@ class Requests:
             _first_bad(wrong, "brings KV for none or all of its prompt", self.present_tokens)
         if self.joins is not None:
             lead = np.where(self.joins == NONE, np.arange(n), self.joins)
-            _first_bad((lead < 0) | (lead[lead] != lead), "joins a request that joins another one", self.joins)
+            _first_bad(lead[lead] != lead, "joins a request that joins another one", self.joins)
+            waited = np.where(self.after == NONE, np.arange(n), self.after)
+            alone = (self.after == NONE) | (self.joins[waited] == NONE)
+            _first_bad(~alone, "waits for one call of several; it has to wait for the first", self.after)
         if self.flush_ns is not None and np.any(np.diff(self.flush_ns, prepend=0) < 0):
             raise UsageError("flushes are not in order of time")
         _first_bad(self.segment_length < 1, "is an empty segment", self.segment_length)

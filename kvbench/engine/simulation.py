@@ -29,6 +29,7 @@ from ..scheduler.state_columns import (
     TIMED_OUT,
 )
 from .build import build_engine
+from .flush import Flushes
 from .integrity import check_integrity
 from .loop import DONE, FAULT, PAUSED, advance
 from .probe import settle_slots
@@ -59,10 +60,19 @@ class Simulation:
         self.settings = settings
         self.engine: Engine = build_engine(requests, settings, tables)
         prepare_cache(self.engine, requests, settings.cache.state)
+        self._flushes = Flushes(requests, settings)
         self.num_sequences = requests.num_sequences
 
     def advance(self, until_ns: int = NEVER_NS, max_steps: int = NEVER_NS) -> bool:
         """Run until a time (no step starts at or after it) or for some steps. True when all is done."""
+        while self._flushes.next_ns < until_ns:
+            done = self._advance(self._flushes.next_ns, max_steps)
+            if done or not self._reached_time:
+                return done
+            self._flushes.carry_out(self.engine)
+        return self._advance(until_ns, max_steps)
+
+    def _advance(self, until_ns: int, max_steps: int) -> bool:
         if self.settings.check:
             return self._advance_checked(until_ns, max_steps)
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
@@ -80,7 +90,9 @@ class Simulation:
                 raise KvbenchError(self.fault())
             check_integrity(self.engine)
             if status in (DONE, PAUSED):
+                self._reached_time = status == PAUSED
                 return status == DONE
+        self._reached_time = False
         return False
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
