@@ -105,6 +105,10 @@ class Requests:
     def num_sequences(self) -> int:
         return int(self.samples.sum())
 
+    def is_excluded(self) -> NDArray[np.bool_]:
+        """(n,) whether a request belongs to a phase that is left out of results."""
+        return np.array([name in self.excluded for name in self.phases])[self.phase]
+
     def fingerprint(self) -> str:
         """sha256 over every array and name: equal fingerprints are equal workloads."""
         h = hashlib.sha256()

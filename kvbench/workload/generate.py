@@ -33,7 +33,20 @@ F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Values = Mapping[str, Any]
-Phases = Sequence[tuple[str, Values]]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the workload. number: it draws by; values: every key, with what the part overrides."""
+
+    name: str
+    number: int
+    values: Values
+
+    @property
+    def is_excluded(self) -> bool:
+        """Left out of the results."""
+        return bool(self.values["exclude"] or self.values.get("warm_up"))
 
 
 @dataclass(frozen=True)
@@ -75,11 +88,11 @@ class Part:
 _INDICES = ("parent", "after", "joins")
 
 
-def generate(phases: Phases, seeds: Seeds, flushes: Sequence[Mapping[str, Any]] = ()) -> Requests:
+def generate(phases: Sequence[Phase], seeds: Seeds, flushes: Sequence[Mapping[str, Any]] = ()) -> Requests:
     """Requests of named phases, one after the other in time. UsageError names the key at fault."""
-    told = [values for _, values in phases]
+    told = [phase.values for phase in phases]
     used = [layer for layer, sets in enumerate(zip(*map(sharing.layer_sets, told), strict=True)) if any(sets)]
-    made = [_part(values, seeds, index, used) for index, values in enumerate(told)]
+    made = [_part(phase.values, seeds, phase.number, used) for phase in phases]
     part = _joined([part for part, _, _ in made], told)
     produced, notes = lengths.produced_tokens(part.output_tokens, part.max_tokens)
     streams = _Streams(told, part)
@@ -118,8 +131,8 @@ def generate(phases: Phases, seeds: Seeds, flushes: Sequence[Mapping[str, Any]] 
         flush_namespace=None if flushed is None else flushed[1],
         tenants=_tenants(max(values["sharing.tenants"] for values in told)),
         namespaces=namespaces.names(),
-        phases=tuple(name for name, _ in phases),
-        excluded=tuple(name for name, values in phases if values["exclude"]),
+        phases=tuple(phase.name for phase in phases),
+        excluded=tuple(phase.name for phase in phases if phase.is_excluded),
         notes=notes,
     )
 

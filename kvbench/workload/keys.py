@@ -110,6 +110,7 @@ WORKLOAD_KEYS: tuple[Key, ...] = TRACE_KEYS + PHASE_WORKLOAD_KEYS + WHOLE_RUN_KE
 
 PHASE_KEYS: tuple[Key, ...] = (
     Key("name", "str", "", "", 'name of the phase in requests.csv; "" is phase-1, phase-2, ...'),
+    Key("warm_up", "bool", False, "", "runs under cache.state = warm only, and is left out of the results"),
     Key("pause_s", "float", 0.0, "s", "from the last arrival of the phase before", low=0, high=1e9),
     *PHASE_WORKLOAD_KEYS,
 )
