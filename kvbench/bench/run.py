@@ -33,7 +33,7 @@ from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
-from .notes import beam_notes, fault_notes, honest_notes
+from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, target_notes
 from .system import System, build_system
 
 Progress = Callable[[int, int], None]
@@ -99,7 +99,8 @@ def run(
         bounds = run_bounds(requests, simulation.block_keys(), journal, system.settings)
     with stages.stage("metrics"):
         summary = summarise(journal, requests, counters, bounds)
-        record = _record(configured, system, costs, requests, journal, counters, summary, complete)
+        target = target_notes(system.config["sharing.hit_rate"], bounds.infinite, counters.admitted_prompt_tokens)
+        record = _record(configured, system, costs, requests, journal, counters, summary, complete, target)
     document = run_document(record, _details(configured, system, costs, trace, stages))
     warnings = (*refused, *_changed_workload(configured, record))
     return Result(requests, journal, counters, record, document, warnings)
@@ -158,6 +159,7 @@ def _record(
     counters: Counters,
     summary: Summary,
     complete: bool,
+    target: tuple[str, ...],
 ) -> RunRecord:
     config = system.config
     preset = find_preset(config["preset"], config.where["preset"])
@@ -188,7 +190,9 @@ def _record(
             *requests.notes,
             *costs.notes,
             *beam_notes(config["beam.width"], config["beam.skew"]),
-            *honest_notes(config["cache.state"], journal),
+            *excluded_notes(requests.excluded),
+            *target,
+            *honest_notes(system.settings.cache.state, journal),
         ),
         complete=complete,
         summary=summary,

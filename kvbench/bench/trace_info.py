@@ -89,18 +89,29 @@ def _blocks(r: Requests) -> dict[str, Any]:
     own = has_own_ids(r, size)
     if not own and shares_nothing(r):
         total = int((-(-r.prompt_tokens // size)).sum())
-        return {"block_tokens": size, "own_ids": False, "blocks": total, "distinct_blocks": total,
-                "one_time_share": 1.0, "reuse_age_s": _numbers(distribution(np.zeros(0, np.int64)))}  # fmt: skip
+        none = distribution(np.zeros(0, np.int64))
+        return {"block_tokens": size, "own_ids": False, "ids_name_prefixes": None, "blocks": total,
+                "distinct_blocks": total, "one_time_share": 1.0, "reuse_age_s": _numbers(none)}  # fmt: skip
     ids, counts = (r.segment_stream, np.diff(r.segment_offset)) if own else block_ids(r, size)
     uses = np.unique(ids, return_counts=True)[1]
     return {
         "block_tokens": size,
         "own_ids": own,
+        "ids_name_prefixes": _name_prefixes(ids, counts) if own else None,
         "blocks": int(ids.size),
         "distinct_blocks": int(uses.size),
         "one_time_share": float(np.count_nonzero(uses == 1) / uses.size),
         "reuse_age_s": _numbers(distribution(_ages(ids, np.repeat(_virtual_arrivals(r), counts))), NS_PER_S),
     }
+
+
+def _name_prefixes(ids: I64, counts: I64) -> bool:
+    """Whether every id has one place in a prompt and one id before it, so that equal ids are equal prefixes."""
+    starts = np.cumsum(counts) - counts
+    place = np.arange(ids.size) - np.repeat(starts, counts)
+    before = np.where(place > 0, np.roll(ids, 1), NONE)
+    different = np.unique(np.stack([ids, before, place]), axis=1).shape[1]
+    return bool(different == np.unique(ids).size)
 
 
 def _ages(ids: I64, time_ns: I64) -> I64:

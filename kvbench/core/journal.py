@@ -55,6 +55,7 @@ class Journal:
     preemptions      times it lost its memory
     itl_gap_ns, itl_count   (rows,) inter-token gaps and how many tokens had that gap
     steps            (num_steps or 0, len(STEP_COLUMNS))
+    itl_phase        (rows,) the phase in whose time each gap came, where phases are left out of results; else None
     """
 
     request_index: I64
@@ -72,6 +73,7 @@ class Journal:
     itl_gap_ns: I64
     itl_count: I64
     steps: I64
+    itl_phase: I64 | None = None
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ def _blocks(info: Info) -> str:
         f"{info['blocks']:,} of {info['block_tokens']} tokens, {info['distinct_blocks']:,} different, "
         f"{100 * info['one_time_share']:.1f} % of these used once"
     )
+    if info["ids_name_prefixes"] is False:
+        text += "; some ids stand behind different ones, so they name contents and not prefixes"
     if age["p50"] is None:
         return text
     return f"{text}; reuse age p50 {_number(age['p50'])}, p90 {_number(age['p90'])}, p99 {_number(age['p99'])} s"

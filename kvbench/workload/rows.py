@@ -52,7 +52,7 @@ class Faults:
         wrong[list(texts)] = True
         self.mark(wrong, lambda i: texts[i])
 
-    def kept(self, skip: bool) -> Mask:
+    def kept(self, skip: bool, advice: str = "mend it, or use --skip-bad-rows") -> Mask:
         """(n,) rows to go on with. UsageError on the first wrong row unless `skip`, or when all are wrong."""
         if not self.bad.any():
             return ~self.bad
@@ -62,7 +62,7 @@ class Faults:
         if skip:
             raise UsageError(f"{self.first_fault()}; none of the {count} rows is usable")
         others = f" (and {count - 1} more)" if count > 1 else ""
-        raise UsageError(f"{self.first_fault()}{others}; mend it, or use --skip-bad-rows")
+        raise UsageError(f"{self.first_fault()}{others}; {advice}")
 
     def first_fault(self) -> str:
         return f"{self.where(self._first)}: {self._text}"

@@ -18,7 +18,8 @@ PLAIN = {
 """Columns that most workloads leave as they are, with the value they have then."""
 
 _SEGMENTS = ("segment_stream", "segment_start", "segment_length")
-_NO_ROWS = ("segment_offset", "token_ids", *_SEGMENTS)
+_FLUSHES = ("flush_ns", "flush_namespace")
+NO_ROWS = ("segment_offset", "token_ids", *_SEGMENTS, *_FLUSHES)
 """Arrays that do not have one value for each request."""
 
 
@@ -43,9 +44,10 @@ def taken(requests: Requests, order: I64) -> Requests:
     changed: dict[str, Any] = {
         f.name: getattr(requests, f.name)[order]
         for f in fields(requests)
-        if f.name not in _NO_ROWS and isinstance(getattr(requests, f.name), np.ndarray)
+        if f.name not in NO_ROWS and isinstance(getattr(requests, f.name), np.ndarray)
     }
-    changed["after"] = rank[changed["after"]]
+    for name in {"after", "joins"} & changed.keys():
+        changed[name] = rank[changed[name]]
     counts = np.diff(requests.segment_offset)
     for name in _SEGMENTS:
         changed[name] = take_ragged(getattr(requests, name), counts, order)

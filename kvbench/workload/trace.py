@@ -41,10 +41,13 @@ def load_trace(path: str | Path, options: TraceOptions | None = None) -> tuple[R
 
 def _retimed(requests: Requests, kind: str, options: TraceOptions) -> Requests:
     requests = retime.scaled(requests, options.time_scale)
-    if kind in UNTIMED and not requests.arrival_ns.any():
-        return retime.drawn(requests, options.rate, options.burstiness, options.arrival_seed)
+    untimed = kind in UNTIMED and not requests.arrival_ns.any()
+    if untimed:
+        requests = retime.drawn(requests, options.rate, options.burstiness, options.arrival_seed)
     if kind != "servegen":  # its reader draws that window only
         requests = retime.window(requests, options.start_s, options.duration_s)
+    if untimed:
+        return requests
     requests = retime.at_rate(requests, options.rate)
     if options.jitter_ms:
         return retime.jittered(requests, options.jitter_ms, options.arrival_seed)

@@ -45,11 +45,19 @@ def test_counted_by_hand(tmp_path):
     per_second = np.array([1, 1, 0, 0, 1])
     assert found["variance_to_mean_per_s"] == pytest.approx(per_second.var() / per_second.mean())
     assert (found["blocks"], found["distinct_blocks"], found["one_time_share"]) == (8, 4, 0.25)
+    assert found["ids_name_prefixes"]
     # ages of 0, 1, 2: 1 and 3, 4, 4 s
     assert found["reuse_age_s"]["p50"] == 3.5
     by_size = {rates["block_tokens"]: rates for rates in found["hit_rates"]}
     assert by_size[512] == {"block_tokens": 512, "blocks": 3 / 6, "tokens": 3 * 512 / 3_224, "ids": 4 / 8}
     assert by_size[256] == {"block_tokens": 256, "blocks": 6 / 12, "tokens": 6 * 256 / 3_224, "ids": None}
+
+
+def test_ids_that_name_contents_are_told(tmp_path):
+    rows = [row(0, 1_024, hash_ids=[0, 5]), row(1, 1_024, hash_ids=[1, 5])]
+    found = trace_info(*load_trace(jsonl(tmp_path, *rows)), sizes=(512,))
+    assert found["ids_name_prefixes"] is False
+    assert found["hit_rates"][0]["blocks"] == 0
 
 
 def test_lengths_alone_hit_nothing(tmp_path):

@@ -89,6 +89,22 @@ def test_vidur_times_are_seconds(tmp_path):
     assert requests.notes == ()
 
 
+def test_azure_and_its_conversion_by_vidur_are_the_same(tmp_path):
+    stamps = ["2023-11-16 18:17:03.9799600", "2023-11-16 18:17:04.0319600", "2023-11-16 18:17:04.0781490"]
+    azure = load(
+        table(tmp_path, "TIMESTAMP,ContextTokens,GeneratedTokens", *(f"{s},{5 + i},7" for i, s in enumerate(stamps)))
+    )
+    rows = [f"{t},{5 + i},7" for i, t in enumerate(("0.0", "0.052", "0.098189"))]
+    vidur = load(table(tmp_path, "arrived_at,num_prefill_tokens,num_decode_tokens", *rows))
+    assert vidur.fingerprint() == azure.fingerprint()
+
+
+def test_a_window_of_drawn_arrivals(tmp_path):
+    path = table(tmp_path, "num_prefill_tokens,num_decode_tokens", *(f"{i},7" for i in range(1, 50)))
+    whole, late = load(path, rate=2.0), load(path, rate=2.0, start_s=10.0)
+    assert len(late) == np.count_nonzero(whole.arrival_ns >= 10 * NS_PER_S) < 49
+
+
 def test_tracelab_input_is_the_delta(tmp_path):
     requests = load(table(tmp_path, LAB, "0,0,0,0,512,64,100", "0,0,1,576,128,64,50", "0,0,2,640,10,1,0"))
     assert requests.prompt_tokens.tolist() == [512, 704, 650]
@@ -114,6 +130,10 @@ def test_tracelab_sessions_interleave_by_arrival(tmp_path):
 
 
 def test_tracelab_alias_and_no_arrivals(tmp_path):
+    assert (
+        load(table(tmp_path, LAB.replace("time", "time(ms)"), "0,3,0,0,5,5,0", "1,9,0,0,6,5,0")).arrival_ns[1]
+        == 6 * NS_PER_MS
+    )
     header = LAB.replace("session_id", "id").replace("arrival_time,", "")
     requests = load(table(tmp_path, header, "0,0,0,5,5,0", "1,0,0,6,5,0"), rate=1.0)
     assert requests.prompt_tokens.tolist() == [5, 6]

@@ -40,10 +40,15 @@ def test_own_form_of_every_format(tmp_path, name):
 
 def test_own_form_of_every_column(tmp_path):
     requests = declared()
-    requests = replace(requests, present_tokens=np.minimum(np.arange(len(requests)), 5))
+    two = np.array([5, 9], np.int64)
+    requests = replace(
+        requests, present_tokens=np.minimum(np.arange(len(requests)), 5), joins=np.full(len(requests), NONE),
+        flush_ns=two, flush_namespace=two - two, excluded=("b",),
+    )  # fmt: skip
     again = load(own_form(tmp_path, requests))
     assert again.fingerprint() == requests.fingerprint()
-    assert (again.tenants, again.namespaces, again.phases) == (requests.tenants, requests.namespaces, requests.phases)
+    for name in ("tenants", "namespaces", "phases", "excluded"):
+        assert getattr(again, name) == getattr(requests, name)
 
 
 def test_own_form_takes_a_rule_for_max_tokens_and_first_rows(tmp_path):
@@ -63,6 +68,7 @@ OWN_FAULTS = {
     "no tenant": (1, {"tenant": 5}, "tenant points beyond what the file holds"),
     "no token ids": (1, {"segments": [0, 0, 600]}, "segments points beyond what the file holds"),
     "uncovered": (1, {"prompt_tokens": 601}, "has segments that do not cover its prompt"),
+    "a join": (1, {"joins": 7}, ":2: joins points at no request of this file"),
     "before itself": (1, {"after": 1}, "comes before its predecessor"),
 }
 

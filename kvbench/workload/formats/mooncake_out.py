@@ -54,6 +54,10 @@ def losses(requests: Requests, block_tokens: int) -> list[str]:
         lost.append("max_tokens (the output's length stands for it)")
     if r.present_tokens is not None:
         lost.append("KV that comes with a request")
+    if r.joins is not None:
+        lost.append("that a request waits for several calls")
+    if r.flush_ns is not None or r.excluded:
+        lost.append("flushes, and phases that are left out of results")
     if ((r.after != NONE) & ~_follows(r)).any():
         lost.append("that some requests wait for one that is not the one before in their session: they arrive at 0")
     if not has_own_ids(r, block_tokens):

@@ -20,15 +20,17 @@ from ...core.units import NEVER_NS
 from ..options import TraceOptions
 from ..rows import I64, Faults, shown
 from ..source import Trace
-from ..table import PLAIN, request_table, taken
+from ..table import NO_ROWS, PLAIN, request_table, taken
 from .columns import Row, each, json_rows
 from .lines import first_lines
+
+_ADVICE = "write the file again with kvbench trace convert"
 
 MARK = "kvbench_requests"
 VERSION = 1
 
 _SEGMENTS = ("segment_stream", "segment_start", "segment_length")
-_OTHER = ("segment_offset", "token_ids", *_SEGMENTS)
+_HEAD_ARRAYS = ("token_ids", "flush_ns", "flush_namespace")
 
 
 def write(requests: Requests) -> Iterator[str]:
@@ -49,9 +51,9 @@ def _parts(requests: Requests) -> tuple[dict[str, I64], dict[str, Any]]:
     columns, head = {}, {}
     for field in fields(requests):
         value = getattr(requests, field.name)
-        if field.name == "token_ids":
-            head["token_ids"] = value.tolist()
-        elif isinstance(value, np.ndarray) and field.name not in _OTHER:
+        if field.name in _HEAD_ARRAYS and value is not None:
+            head[field.name] = value.tolist()
+        elif isinstance(value, np.ndarray) and field.name not in NO_ROWS:
             columns[field.name] = value
         elif value is not None and not isinstance(value, np.ndarray):
             head[field.name] = value
@@ -68,13 +70,21 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     faults = Faults.of_lines(source.name, numbers[1:])
     rows = json_rows(lines[1:], faults)
     each(rows, faults, _check_row)
-    faults.kept(skip=False)
+    faults.kept(False, _ADVICE)
+    _mark_links(rows, faults, "after")
+    _mark_links(rows, faults, "joins")
+    faults.kept(False, _ADVICE)
     requests = _table(rows, head)
-    requests.check()
     _check_indices(source.name, requests)
     if options.num_prompts:
         return taken(requests, np.arange(min(options.num_prompts, len(requests))))
     return requests
+
+
+def _mark_links(rows: list[Row], faults: Faults, column: str) -> None:
+    """Requests that are to wait for one which is not there."""
+    beyond = [not NONE <= row.get(column, NONE) < len(rows) for row in rows]
+    faults.mark(np.array(beyond, np.bool_), lambda i: f"{column} points at no request of this file")
 
 
 def _head(line: str, place: str) -> Row:
@@ -88,11 +98,18 @@ def _head(line: str, place: str) -> Row:
     count = head.get("requests")
     if type(count) is not int or count < 1:
         raise UsageError(f"{place}: requests is {shown(count)}, a number is wanted")
-    if not _whole_list(head.get("token_ids")):
-        raise UsageError(f"{place}: token_ids is no list of token ids")
-    for name in ("tenants", "namespaces", "phases", "notes"):
+    for name in _HEAD_ARRAYS:
+        if not _whole_list(head.get(name, None if name == "token_ids" else [])):
+            raise UsageError(f"{place}: {name} is no list of whole numbers")
+    if len(head.get("flush_ns", ())) != len(head.get("flush_namespace", ())):
+        raise UsageError(f"{place}: flush_ns and flush_namespace are not of one length")
+    for name in ("tenants", "namespaces", "phases", "notes", "excluded"):
         value = head.get(name, ["-"])
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value) or not (value or name == "notes"):
+        if (
+            not isinstance(value, list)
+            or not all(isinstance(v, str) for v in value)
+            or not (value or name in ("notes", "excluded"))
+        ):
             raise UsageError(f"{place}: {name} is {shown(value)}, a list of names is wanted")
     if type(head.get("block_hint", 0)) is not int or not 0 <= head.get("block_hint", 0) < MAX_STREAM_TOKENS:
         raise UsageError(f"{place}: block_hint is {shown(head['block_hint'])}, a number of tokens is wanted")
@@ -110,7 +127,7 @@ def _check_row(row: Row) -> None:
         if name == "segments":
             if not _whole_list(value) or not value or len(value) % 3:
                 raise ValueError("segments is no list of stream, start, length")
-        elif name not in known or name in _OTHER:
+        elif name not in known or name in NO_ROWS:
             raise ValueError(f"has an unknown column {shown(name)}")
         elif type(value) is not int or abs(value) >= NEVER_NS:
             raise ValueError(f"{name} is {shown(value)}, a whole number is wanted")
@@ -125,14 +142,14 @@ def _table(rows: list[Row], head: Row) -> Requests:
     counts = np.array([len(row["segments"]) // 3 for row in rows], np.int64)
     flat = np.array([value for row in rows for value in row["segments"]], np.int64).reshape(-1, 3)
     known = {field.name for field in fields(Requests)}
-    given = {name: value for name, value in head.items() if name in known and name != "token_ids"}
+    given = {name: value for name, value in head.items() if name in known and name not in _HEAD_ARRAYS}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    given |= {name: np.array(head[name], np.int64) for name in _HEAD_ARRAYS if name in head}
     return request_table(
         len(rows),
         **columns,
         **dict(zip(_SEGMENTS, (column.copy() for column in flat.T), strict=True)),
         segment_offset=np.concatenate(([0], np.cumsum(counts))),
-        token_ids=np.array(head["token_ids"], np.int64),
         **given,
     )
 
@@ -151,11 +168,12 @@ def _check_indices(name: str, requests: Requests) -> None:
         "tenant": (r.tenant < 0) | (r.tenant >= len(r.tenants)),
         "namespace": (r.namespace < 0) | (r.namespace >= len(r.namespaces)),
         "phase": (r.phase < 0) | (r.phase >= len(r.phases)),
-        "after": r.after < NONE,
         "think_ns": r.think_ns < 0,
         "prompt_tokens": r.prompt_tokens >= MAX_STREAM_TOKENS,
         "max_tokens": r.max_tokens < 0,
     }  # fmt: skip
+    if r.flush_namespace is not None:
+        wrong["flush_namespace"] = (r.flush_namespace < 0) | (r.flush_namespace >= len(r.namespaces))
     for column, bad in wrong.items():
         if bad.any():
             raise UsageError(f"{name}: {column} points beyond what the file holds")

@@ -29,7 +29,7 @@ from .lines import Table, csv_table
 
 COLUMNS = ("round_idx", "prefix_len", "input_len", "output_len", "tool_wait_after_ms")
 SESSION = ("session_id", "id")
-TIME = "arrival_time"
+TIME = ("arrival_time", "arrival_time(ms)")
 
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
@@ -39,8 +39,9 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     session = _sessions(table)
     rounds, prefix, new, output = (table.whole(name) for name in COLUMNS[:4])
     wait_ms = table.numbers(COLUMNS[4])
-    time_ms = table.numbers(TIME) if table.has(TIME) else np.zeros(new.size)
-    for name, values in ((COLUMNS[1], prefix), (COLUMNS[4], wait_ms), (TIME, time_ms)):
+    timed = next((name for name in TIME if table.has(name)), None)
+    time_ms = np.zeros(new.size) if timed is None else table.numbers(timed)
+    for name, values in ((COLUMNS[1], prefix), (COLUMNS[4], wait_ms), (TIME[0], time_ms)):
         faults.mark(values < 0, lambda i, n=name, v=values: f"{n} is {v[i]:g}, which is negative")  # type: ignore[misc]
     faults.mark(new > MAX_STREAM_TOKENS, lambda i: f"input_len is {new[i]:.0f}, which is too long")
     mark_lengths(faults, prefix + new, output)
