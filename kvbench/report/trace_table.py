@@ -85,9 +85,9 @@ def _row(numbers: Mapping[str, Any]) -> list[str]:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    if abs(value) >= 100 or value == int(value):
+    if abs(value) >= 100_000 or value == int(value):
         return f"{value:,.0f}"
-    return f"{value:.2f}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
 def _rate(value: float | None) -> str:

@@ -78,11 +78,18 @@ def test_weka_arrivals_between_sessions_are_drawn(tmp_path):
         session(tmp_path, name)
     still = load(tmp_path)
     assert not still.arrival_ns.any()
-    assert "all 3 sessions or requests start at once" in still.notes[1]
+    assert "all 3 sessions or requests start at once" in still.notes[-1]
     drawn = load(tmp_path, rate=0.5)
     starts = drawn.arrival_ns[drawn.after == NONE]
     assert starts[0] == 0
     assert (np.diff(starts) > 0).all()
+
+
+def test_weka_forks_are_told(tmp_path):
+    for name in ("a.json", "b.json"):
+        session(tmp_path, name)
+    session(tmp_path, "c.json", requests=weka()["requests"][1:])
+    assert "2 of 3 sessions begin with the same two requests as another" in load(tmp_path).notes[1]
 
 
 def test_weka_mixed_block_sizes(tmp_path):

@@ -15,6 +15,7 @@ There is no clock between sessions: their starts are drawn (trace.rate), or a co
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     calls = Calls()
     sizes: dict[int, str] = {}
     base = warm = 0
+    openings: list[tuple[Any, ...]] = []
     for source in trace.files:
         session = _object_with_requests(source)
         sizes.setdefault(options.block_tokens or _block_size(source.name, session), source.name)
@@ -85,6 +87,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         _append(calls, session, source.name)
         if session.get("hash_id_scope", "local") == "local":
             base = _made_distinct(calls.ids[first:], base)
+        openings.append(tuple((row.get("in"), row.get("out")) for row in calls.rows[first : first + 2]))
         warm += sum(v for v in (session.get("tool_tokens"), session.get("system_tokens")) if type(v) is int)
     if len(sizes) > 1:
         told = ", ".join(f"{size} in {name}" for size, name in sizes.items())
@@ -95,9 +98,19 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
             f"ids are local to a file: tools and system prompts ({warm // len(trace.files):,} tokens a session), which "
             "sessions would share in production, count as new in each",
         )
+    notes += _fork_note(openings)
     if options.num_prompts > len(calls.rows):
         notes += (f"num_prompts asks for {options.num_prompts} requests, the trace has {len(calls.rows)}",)
     return _requests(calls, next(iter(sizes)), options, notes)
+
+
+def _fork_note(openings: list[tuple[Any, ...]]) -> tuple[str, ...]:
+    """Sessions that begin with the same two requests as another: kept, but no independent samples."""
+    counts = Counter(map(repr, (opening for opening in openings if len(opening) == 2)))
+    forked = sum(count for count in counts.values() if count > 1)
+    if forked == 0:
+        return ()
+    return (f"{forked} of {len(openings)} sessions begin with the same two requests as another: forks of one session",)
 
 
 def _object_with_requests(source: Source) -> Row:
