@@ -246,8 +246,29 @@ def test_otel_waits_for_what_had_ended_and_overlaps_run_beside(tmp_path):
     times = {"a": (0, 2), "b": (3, 6), "c": (4, 7), "d": (9, 10)}
     spans = [span(name, start, end, [QUESTION], **said) for name, (start, end) in times.items()]
     requests = load(trace_of(tmp_path, *spans), **ESTIMATE)
-    assert requests.after.tolist() == [NONE, 0, 0, 2]
-    assert (requests.think_ns / NS_PER_S).tolist() == [0, 1, 2, 2]
+    assert requests.after.tolist() == [NONE, 0, 0, 1]
+    assert requests.joins.tolist() == [NONE, NONE, 1, NONE]
+    assert (requests.think_ns / NS_PER_S).tolist() == [0, 1, 2, 2]  # the last from the end of c, at 7
+
+
+def test_otel_one_fan_after_another(tmp_path):
+    said = {"gen_ai.output.text": "x"}
+    times = {"a": (0, 2), "b": (3, 4), "c": (3, 5), "d": (6, 7), "e": (6, 8), "f": (9, 10)}
+    spans = [span(name, start, end, [QUESTION], **said) for name, (start, end) in times.items()]
+    requests = load(trace_of(tmp_path, *spans), **ESTIMATE)
+    assert requests.after.tolist() == [NONE, 0, 0, 1, 1, 3]
+    assert requests.joins.tolist() == [NONE, NONE, 1, NONE, 3, NONE]
+    requests.check()
+
+
+def test_otel_a_call_that_did_not_wait_for_all_waits_for_one(tmp_path):
+    said = {"gen_ai.output.text": "x"}
+    times = {"a": (0, 2), "b": (3, 4), "c": (3, 9), "d": (5, 6)}
+    spans = [span(name, start, end, [QUESTION], **said) for name, (start, end) in times.items()]
+    requests = load(trace_of(tmp_path, *spans), **ESTIMATE)
+    assert requests.after.tolist() == [NONE, 0, 0, 1]
+    assert requests.joins is None
+    assert (requests.think_ns / NS_PER_S).tolist() == [0, 1, 1, 1]
 
 
 def test_otel_lengths_as_the_trace_states_them(tmp_path):

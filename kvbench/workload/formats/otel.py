@@ -7,8 +7,8 @@
         exgentic.session.id, gen_ai.request.max_tokens, gen_ai.tool.definitions
 
 A span without messages is no call of a model and is left out. A span follows on the one of its session that had ended
-last when it began, which is also the last of those that it waited for; spans that overlap run side by side. Sessions
-start at their recorded times.
+last when it began; spans that overlap run side by side, and where what follows began after all of them, it waits for
+all. Sessions start at their recorded times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...core.errors import UsageError
 from ...core.requests import MAX_STREAM_TOKENS, NONE, Requests
 from ..options import TraceOptions
 from ..retime import from_zero, in_order
-from ..rows import Faults, shown
+from ..rows import I64, Faults, shown
 from ..source import Trace
 from ..table import request_table
 from .azure import stamps
@@ -60,7 +60,8 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     names = [spans.sessions[i] for i in order]
     session = np.unique(names, return_inverse=True)[1].astype(np.int64)
     start, end = start[order], end[order]
-    after = _after(session, start, end)
+    after, joins = _joined(_after(session, start, end), start, end)
+    waited = _last_of(after, joins, end)
     chosen = [ask for ask in (asks[i] for i in order) if ask is not None]
     columns = tokens_of(chosen, Faults(len(chosen), lambda i: spans.places[order[i]]), options)
     notes = (*faults.note(), *columns.pop("notes"))
@@ -69,7 +70,8 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         session_id=session,
         turn=turns(session)[0],
         after=after,
-        think_ns=np.where(after == NONE, 0, start - end[after]),
+        think_ns=np.where(after == NONE, 0, start - waited),
+        joins=joins if (joins != NONE).any() else None,
         **columns,
         notes=notes,
     )
@@ -135,7 +137,30 @@ def _count(attributes: Row, names: tuple[str, ...]) -> int | None:
     return value
 
 
-def _after(session: Any, start: Any, end: Any) -> Any:
+def _joined(after: I64, start: I64, end: I64) -> tuple[I64, I64]:
+    """(n,) after and joins, where calls side by side are waited for together.
+
+    Calls after the same one join the first of them, if all that follows on any of them began when all had ended.
+    """
+    after, joins = after.copy(), np.full(after.size, NONE, np.int64)
+    for parent in range(after.size):  # in order: a group that is joined moves those that follow it
+        calls = np.flatnonzero((after == parent) & (joins == NONE))
+        following = np.flatnonzero(np.isin(after, calls))
+        if calls.size > 1 and following.size and (start[following] >= end[calls].max()).all():
+            joins[calls[1:]] = calls[0]
+            after[following] = calls[0]
+    return after, joins
+
+
+def _last_of(after: I64, joins: I64, end: I64) -> I64:
+    """(n,) when the last of the calls had ended that each one waits for; 0 where it waits for none."""
+    last = end.copy()
+    joined = np.flatnonzero(joins != NONE)
+    np.maximum.at(last, joins[joined], end[joined])
+    return np.where(after == NONE, 0, last[after])
+
+
+def _after(session: I64, start: I64, end: I64) -> I64:
     """(n,) of the spans of the session that had ended when a span began, the one that ended last."""
     after = np.full(session.size, NONE, np.int64)
     for i in range(session.size):
