@@ -134,6 +134,7 @@ def test_conversations_are_drawn_by_the_seed_of_lengths(tmp_path):
     ("changed", "said"),
     [
         ({"num_conversations": 0}, "num_conversations is 0"),
+        ({"num_conversations": 1_000_000}, "over 5,000,000 prompt pieces; lower num_turns"),
         ({"prompt_output": {}}, "prompt_output.num_tokens is None; wanted is a distribution"),
         ({"prompt_output": {"num_tokens": {"distribution": "zipf", "alpha": 1}}}, "prompt_output.num_tokens is"),
         ({"prompt_output": {"num_tokens": {"distribution": "constant"}}}, "a constant distribution needs 'value'"),

@@ -31,7 +31,9 @@ from ..table import request_table
 FILETYPE = "generate_conversations"
 
 _LONGEST_TABLE = 65_536
-_MAX_CONVERSATIONS = 10_000_000
+_MAX_CONVERSATIONS = 1_000_000
+_MAX_PIECES = 5_000_000
+"""Of all prompts together: a conversation of t turns has t * (t + 1). More take minutes."""
 
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
@@ -56,6 +58,11 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     turns = (drawn("prompt_input", "num_turns", Purpose.TURNS, count, 2) + 1) // 2
     if options.num_prompts:
         turns = turns[: int(np.searchsorted(np.cumsum(turns), options.num_prompts)) + 1]
+    if float((turns * (turns + 1.0)).sum()) > _MAX_PIECES:
+        raise UsageError(
+            f"{source.name}: the conversations make over {_MAX_PIECES:,} prompt pieces; lower num_turns or "
+            "num_conversations, or set num_prompts"
+        )
     n = int(turns.sum())
     common = int(drawn("prompt_input", "common_prefix_num_tokens", Purpose.PREFIX, 1, 0)[0])
     prefix = drawn("prompt_input", "prefix_num_tokens", Purpose.PREFIX, turns.size, 0, 1)

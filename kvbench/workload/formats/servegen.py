@@ -199,7 +199,7 @@ def _one_window(row: list[str], place: str) -> Window:
     except ValueError:
         raise UsageError(f"{place}: holds {shown(','.join(row))}, wanted are {wanted}") from None
     idle = rate == 0
-    fits = 0 <= start <= 1e9 and 0 <= rate <= 1e6 and (idle or row[3] in ("", *_SHAPES))
+    fits = 0 <= start <= 1e9 and 0 <= rate <= 1e4 and (idle or row[3] in ("", *_SHAPES))
     if not fits or not (idle or row[3] == "" or 1e-2 <= shape <= 1e4):
         raise UsageError(f"{place}: holds {shown(','.join(row))}, wanted are {wanted}")
     return Window(start, rate, row[3], shape if row[3] else 1.0)
