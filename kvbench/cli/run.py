@@ -23,6 +23,7 @@ STDOUT = "-"
 @click.option("-o", "--output", metavar="DIR", help="Write requests.csv, summary.csv, run.json; - prints summary.csv.")
 @click.option("--steps", is_flag=True, help="Write steps.csv too (with -o).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
+@click.option("--cache-state", metavar="STATE", help="At t = 0: cold, warm, prefilled; both: cold and warm compared.")
 @click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
 @click.option(
     "--grid", "grids", metavar="KEY=V,V", multiple=True, help="Run every combination; 1000..64000*4 is a range."
@@ -44,14 +45,24 @@ def run_command(**parameters: Any) -> int:
         raise UsageError("--plot draws the curves of a grid; add --grid cache.blocks=1000..64000*4")
     if parameters["target"] is None and parameters["trace"] is None:
         raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    if parameters["cache_state"] == "both":
+        from .cache_states import run_both
+
+        return run_both(parameters)
     if parameters["grids"]:
         from .grid import run_points
 
         return run_points(parameters)
-    configuration = configured(parameters)
+    configuration = configured(parameters, cache_state(parameters))
     if parameters["cache_only"]:
         return _replay(configuration, parameters)
     return _run(configuration, parameters)
+
+
+def cache_state(parameters: dict[str, Any]) -> list[tuple[str, str]]:
+    """--cache-state as a change of the configuration."""
+    state = parameters["cache_state"]
+    return [] if state is None else [("--cache-state", f"cache.state={state}")]
 
 
 def _run(configuration: Configured, parameters: dict[str, Any]) -> int:

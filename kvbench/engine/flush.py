@@ -16,7 +16,7 @@ from ..core.errors import UsageError
 from ..core.jit import entry
 from ..core.requests import Requests
 from ..core.units import NEVER_NS
-from ..prefix import block_hash, radix
+from ..prefix.forgetting import empty_map, empty_tree
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FIRST_TERMINAL, HASHED, NO_SEQ, RADIX
 from .settings import EngineSettings
@@ -47,7 +47,8 @@ class Flushes:
         """The next one happens."""
         namespace = self._namespaces[self._done]
         self._done += 1
-        _flush(engine, self._root[namespace], self._next_root, self._visited)
+        with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            _flush(engine, self._root[namespace], self._next_root, self._visited)
         self._root[namespace] = self._next_root
         self._next_root += 1
 
@@ -57,14 +58,14 @@ def _flush(e, old, new, visited):
     """visited: requests that have not run yet may have blocks in the cache, too."""
     q, kind = e.seqs, e.rules.cache_kind
     if kind == RADIX:
-        radix.empty(e.tree, e.pool, old)
+        empty_tree(e.tree, e.pool, old)
     row = np.zeros(1, np.int32)
     for seq in range(q.state.size):
         if q.namespace[seq] != old:
             continue
         if kind == HASHED and (visited or q.scheduled[seq] >= 0):
             whole = (q.prompt[seq] + q.output[seq]) // e.rules.block_tokens
-            block_hash.empty(e.hashes, e.pool, e.block_keys, np.int64(seq), old, whole, row)
+            empty_map(e.hashes, e.pool, e.block_keys, np.int64(seq), old, whole, row)
         if q.state[seq] < FIRST_TERMINAL:
             q.namespace[seq] = new
             if q.slot[seq] < 0:

@@ -25,13 +25,11 @@ from ..memory.pool import (
     TWIN_AFTER,
     TWIN_BEFORE,
     TWIN_LAST,
-    UNHASHED_FIRST,
-    list_to_front,
     list_unlink,
 )
 from .chain_hash import chain, root_hash
 from .eviction.policies import LRU, POLICIES, Policy
-from .keys import fill_keys, key_at
+from .keys import fill_keys
 from .leaf_heap import EvictionOrder, make_order
 from .node import NODE_COLUMNS
 from .ranked import FORGOTTEN, RANK_FUNCTION, TAKEN, WITHDRAWN, rank_pointer
@@ -267,35 +265,6 @@ def withdraw(hashes, pool, row, start, stop):
             hashes.used -= _erase(table, contents[block], block)
             hashes.distinct -= 1
         contents[block] = 0
-
-
-@jit
-def drop_unshared(hashes, pool, row, n):
-    """Make those of row[0:n] invisible that one table alone holds; it is about to release them."""
-    for i in range(n):
-        if pool.refs[row[i]] == 1 and pool.content[row[i]] != 0:
-            withdraw(hashes, pool, row, i, i + 1)
-
-
-@entry
-def empty(hashes, pool, keys, sequence, namespace, n, row):
-    """Make the first n blocks of a sequence invisible in a namespace where nobody holds them. row: (1,) scratch.
-
-    They go to the front of the free queue where those that are not visible are taken first.
-    """
-    content = root_hash(namespace)
-    for i in range(n):
-        content = chain(content, key_at(keys, sequence, np.int64(i)))
-        block = np.int64(hashes.table[find_entry(hashes.table, pool.content, content)] & 0xFFFFFFFF)
-        while block != NO_BLOCK:
-            following = np.int64(pool.twins[block, TWIN_AFTER]) if pool.has_twins[block] else np.int64(NO_BLOCK)
-            if pool.refs[block] == 0:
-                row[0] = block
-                withdraw(hashes, pool, row, 0, 1)
-                pool.cached -= 1
-                if pool.free_order == UNHASHED_FIRST:
-                    list_to_front(pool, block)
-            block = following
 
 
 @jit

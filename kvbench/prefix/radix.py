@@ -23,7 +23,6 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
 from ..memory.pool import ring_give
-from .eviction import s3fifo
 from .eviction.policies import OWN, POLICIES, Policy
 from .leaf_heap import EvictionOrder, make_order, offer, pop_one
 from .node import (
@@ -448,7 +447,7 @@ def unlock(tree, node):
 
 
 @inline
-def _unhang(tree, pool, node):
+def unhang(tree, pool, node):
     """Give the blocks of a node back and free its record; its parent still counts it."""
     nodes = tree.nodes
     length, offset = nodes[node, LENGTH], nodes[node, OFFSET]
@@ -457,42 +456,6 @@ def _unhang(tree, pool, node):
     nodes[node, LENGTH] = 0
     tree.free_nodes[tree.num_free_nodes] = node
     tree.num_free_nodes += 1
-
-
-@jit
-def _drop(tree, pool, node):
-    """Take a node out of the tree that nobody holds, without an eviction."""
-    nodes = tree.nodes
-    if tree.order.two_queues:
-        s3fifo.leave(nodes, node)
-    tree.evictable -= nodes[node, LENGTH]
-    _unhang(tree, pool, node)
-    if nodes[node, PARENT] > 0:
-        nodes[nodes[node, PARENT], CHILDREN] -= 1
-
-
-@jit
-def drop_path(tree, pool, node):
-    """Take out a node, and above it what has no other child, up to what somebody holds."""
-    nodes = tree.nodes
-    while node > 0 and nodes[node, LENGTH] > 0 and nodes[node, LOCK] == 0 and nodes[node, CHILDREN] == 0:
-        parent = nodes[node, PARENT]
-        _drop(tree, pool, node)
-        node = parent
-
-
-@entry
-def empty(tree, pool, namespace):
-    """Take out all of a namespace that nobody holds. O(nodes x their depth); ids in rising order, children first."""
-    nodes = tree.nodes
-    root = np.int64(-1 - namespace)
-    for node in range(1, tree.high_node + 1):
-        if nodes[node, LENGTH] > 0 and nodes[node, CHILDREN] == 0:
-            top = np.int64(node)
-            while top > 0:
-                top = nodes[top, PARENT]
-            if top == root:
-                drop_path(tree, pool, np.int64(node))
 
 
 @entry
@@ -506,7 +469,7 @@ def evict(tree, pool, num_blocks):
         if node == NO_NODE:
             break
         length, offset, parent = nodes[node, LENGTH], nodes[node, OFFSET], nodes[node, PARENT]
-        _unhang(tree, pool, node)
+        unhang(tree, pool, node)
         tree.evicted_nodes += 1
         if tree.log_size < tree.log.shape[0]:
             tree.log[tree.log_size, 0] = offset

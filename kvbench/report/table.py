@@ -37,6 +37,13 @@ def run_table(record: RunRecord) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
+def run_head(record: RunRecord, cache_states: str) -> str:
+    """The head of a table that shows several cache states."""
+    import dataclasses
+
+    return _labelled([row for row in _head(dataclasses.replace(record, cache_state=cache_states)) if row[0] != "note"])
+
+
 def _head(r: RunRecord) -> list[tuple[str, str]]:
     engine_overlap = "the engine's default is on" if r.overlap_default else "as the engine's default"
     overlap = "overlap on" if r.overlap else f"overlap off ({engine_overlap})"

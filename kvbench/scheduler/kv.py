@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.jit import inline, jit
 from ..memory.pool import list_give, ring_give, ring_take
-from ..prefix import block_hash, radix
+from ..prefix import block_hash, forgetting, radix
 from ..prefix.keys import fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
 from .backup import back_up
@@ -298,10 +298,10 @@ def release(e, slot):
         ring_give(e.pool, row, full, held)
         radix.unlock(e.tree, rec[slot, NODE])
         if is_stale:
-            radix.drop_path(e.tree, e.pool, rec[slot, NODE])
+            forgetting.drop_path(e.tree, e.pool, rec[slot, NODE])
     else:
         if is_stale:
-            block_hash.drop_unshared(e.hashes, e.pool, row, rec[slot, PUBLISHED])
+            forgetting.drop_unshared(e.hashes, e.pool, row, rec[slot, PUBLISHED])
         list_give(e.pool, row, held)
         block_hash.note(e.hashes, e.pool, RELEASED, row, 0, held, 0)
     rec[slot, BLOCKS] = 0

@@ -109,7 +109,8 @@ PHASE_WORKLOAD_KEYS = (
 WHOLE_RUN_KEYS = (
     Key("flush", "tables", [], "", "at_s and any of namespace.*: when these are emptied (weights or adapter changed)"),
     Key("sharing.hit_rate", "float", 0.0, "", "asked for in an infinite cache; 0 is off", low=0, high=1),
-    Key("arrivals.concurrency", "int", 0, "requests", "most requests in flight; 0 is no limit", low=0),
+    Key("arrivals.concurrency", "int", 0, "requests", "most in flight, 0 is no limit; with a rate, waiting"
+        " counts from the time meant", low=0),
     Key("seeds.arrivals", "int", FROM_SEED, "", "arrivals, cancels, priorities; -1 is `seed`", low=-1),
     Key("seeds.lengths", "int", FROM_SEED, "", "lengths, samples, turns, thinking; -1 is `seed`", low=-1),
     Key("seeds.sharing", "int", FROM_SEED, "", "groups, prefixes, tenants; -1 is `seed`", low=-1),
