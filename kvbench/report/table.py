@@ -41,7 +41,7 @@ def run_head(record: RunRecord, cache_states: str) -> str:
     """The head of a table that shows several cache states."""
     import dataclasses
 
-    return _labelled([row for row in _head(dataclasses.replace(record, cache_state=cache_states)) if row[0] != "note"])
+    return labelled([row for row in _head(dataclasses.replace(record, cache_state=cache_states)) if row[0] != "note"])
 
 
 def _head(r: RunRecord) -> list[tuple[str, str]]:
