@@ -180,7 +180,7 @@ def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_
             num_blocks=config["cache.blocks"],
             eviction=config["cache.eviction"],
             free_order=config["cache.free_order"],
-            state=config["cache.state"],
+            state=_state_at_start(config),
             unregister_unwritten=config["cache.unregister_unwritten"],
             copy_on_write=config["cache.copy_on_write"],
             allocation=config["cache.allocation"],
@@ -206,6 +206,12 @@ def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_
         check=config["check"],
         faults=planted_faults(config),
     )
+
+
+def _state_at_start(config: Config) -> str:
+    """A part that warms the cache up runs in front of the others, so the cache is cold before it."""
+    warms_up = any(phase.get("warm_up") for phase in config.phases)
+    return "cold" if warms_up and config["cache.state"] == "warm" else str(config["cache.state"])
 
 
 def planted_faults(config: Config) -> tuple[str, ...]:
