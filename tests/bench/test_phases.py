@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kvbench.bench.configure import configure
+from kvbench.bench.replay import replay
 from kvbench.bench.run import run
 from kvbench.core.errors import UsageError
 
@@ -104,6 +105,13 @@ def test_a_flush_costs_its_namespace_the_cache(tmp_path):
     """
     journal = ran(tmp_path, text).journal
     assert np.flatnonzero(journal.cached_tokens == 0).tolist() == [0, 20]
+
+
+def test_a_replay_without_a_clock_has_no_flushes(tmp_path):
+    path = tmp_path / "parts.toml"
+    path.write_text("num_prompts = 4\nflush = [{at_s = 1}]\n")
+    with pytest.raises(UsageError, match="--cache-only has no clock"):
+        replay(configure(str(path)))
 
 
 def test_flushes_are_of_generated_workloads(tmp_path):
