@@ -28,15 +28,6 @@ from ..engine.settings import (
 )
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
-from .measured import (
-    catalogue_model,
-    check_config,
-    cpu_budget,
-    measured_settings,
-    model_config,
-    model_name,
-    this_machine,
-)
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -97,6 +88,16 @@ def build_system(config: Config, record_steps: bool = False) -> System:
 
 def _measured_system(config: Config) -> System:
     """The same for a model that runs on this machine."""
+    from .measured import (  # here: it needs NumPy, and `kvbench config` answers without
+        catalogue_model,
+        check_config,
+        cpu_budget,
+        measured_settings,
+        model_config,
+        model_name,
+        this_machine,
+    )
+
     check_config(config)
     device, shape = this_machine(), model_config(config)
     model = catalogue_model(model_name(config), shape)

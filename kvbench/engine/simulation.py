@@ -59,6 +59,9 @@ class Simulation:
     >>> simulation.journal().first_token_ns
     """
 
+    slice_steps = _SLICE_STEPS
+    """Steps between two calls of `progress`."""
+
     def __init__(self, requests: Requests, settings: EngineSettings, tables: CostTables) -> None:
         self.requests = requests
         self.settings = settings
@@ -118,13 +121,13 @@ class Simulation:
         """
         requests, begun = self.requests, len(self._rows_before)
         if not requests.excluded or begun == len(requests.phases):
-            return self.advance(NEVER_NS, _SLICE_STEPS)
+            return self.advance(NEVER_NS, self.slice_steps)
         first = int(np.argmax(requests.phase == begun))
         if self.settings.closed_loop:
             done = self.advance(NEVER_NS, _FEW_STEPS)
             has_come = bool(self.engine.seqs.state[self.engine.seqs.first[first]] != ARRIVED)
         else:
-            done = self.advance(int(requests.arrival_ns[first]), _SLICE_STEPS)
+            done = self.advance(int(requests.arrival_ns[first]), self.slice_steps)
             has_come = done or self._reached_time
         if has_come:
             self._rows_before.append(int(self.engine.journal.rows))

@@ -29,7 +29,7 @@ def holds_together(path, **options):
         requests = load(path, **options)
     except UsageError as error:
         message = str(error)
-        assert message.isprintable()  # noqa: PT017: most files are wrong
+        assert message.isprintable()
         return
     requests.check()
     assert requests.arrival_ns[requests.after == -1].min() >= 0
