@@ -19,6 +19,7 @@ from .compare import ab_command, compare_command
 from .gate import gate_command
 from .kernels import kernels_command
 from .record import record_command
+from .report import report_command
 from .run import run_command
 from .show import config_command, list_command
 from .verify import verify_command
@@ -52,6 +53,7 @@ app.add_command(compare_command, "compare")
 app.add_command(ab_command, "ab")
 app.add_command(gate_command, "gate")
 app.add_command(capacity_command, "capacity")
+app.add_command(report_command, "report")
 
 
 def main() -> None:

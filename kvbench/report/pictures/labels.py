@@ -1,0 +1,104 @@
+"""What runs are called in a picture, which of many are drawn, and what must be said of those that are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import UsageError
+from .chart import GREY
+from .folders import RunFolder
+
+MOST_LINES = 6
+"""Colours that can be told apart; more runs are a curve or a table."""
+
+LONGEST = 22
+"""Characters of a label."""
+
+_NEVER_NAMES = ("seeds.", "faults.", "slo.", "clock", "trace.path")
+
+
+def named(runs: Sequence[RunFolder], baseline: Path | None) -> list[RunFolder]:
+    """The runs with labels, the baseline first. UsageError: the baseline is not among them."""
+    if baseline is not None and not any(_same(run.path, baseline) for run in runs):
+        raise UsageError(f"--baseline {baseline}: is not one of the runs; give the folder of one of them")
+    several = len({run.head["clock"] for run in runs}) > 1
+    names = _names(runs)
+    found = [
+        replace(
+            run,
+            label=_cut(name) + (f" ({run.head['clock']})" if several else ""),
+            baseline=baseline is not None and _same(run.path, baseline),
+        )
+        for run, name in zip(runs, names, strict=True)
+    ]
+    return sorted(found, key=lambda run: not run.baseline)
+
+
+def drawn(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, int]]:
+    """At most MOST_LINES of them, evenly from first to last, with their colours; the baseline always, in grey."""
+    base = [run for run in runs if run.baseline]
+    others = [run for run in runs if not run.baseline]
+    if len(others) > MOST_LINES:
+        others = [others[i * (len(others) - 1) // (MOST_LINES - 1)] for i in range(MOST_LINES)]
+    return [(run, GREY) for run in base] + [(run, i) for i, run in enumerate(others)]
+
+
+def caution(runs: Sequence[RunFolder]) -> str:
+    """What stands under a picture of several runs: who is left out, and clocks that must not be confused."""
+    shown = [run for run, _ in drawn(runs)]
+    said = []
+    if len(shown) < len(runs):
+        said.append(f"{len(shown)} of {len(runs)} runs are drawn, evenly chosen; the curve and the tables have all.")
+    return " ".join([*said, *clocks([run.head["clock"] for run in shown])])
+
+
+def clocks(found: Sequence[str]) -> list[str]:
+    """One warning where times of different kinds meet."""
+    if "" in found:
+        return ["The file does not say whether these times are modelled or measured."]
+    if len(set(found)) > 1:
+        return ["MODELLED AND MEASURED times in one picture: they are not comparable; each line names its clock."]
+    return []
+
+
+def _names(runs: Sequence[RunFolder]) -> list[str]:
+    """The shortest of: the run, what differs in its settings (with it), the folder."""
+    plain = [run.head["run"] for run in runs]
+    settings = [dict(_flat(run.document["config"])) for run in runs]
+    keys = [key for key in dict.fromkeys(key for s in settings for key in s) if not key.startswith(_NEVER_NAMES)]
+    differing = [key for key in keys if len({str(s.get(key)) for s in settings}) > 1]
+    told = [", ".join(_setting(key, s.get(key)) for key in differing) for s in settings]
+    if len(set(plain)) > 1:
+        both = [f"{name} {text}".strip() for name, text in zip(plain, told, strict=True)]
+        choices = [plain, both]
+    else:
+        choices = [plain, told]
+    folders = [run.path.name or str(run.path) for run in runs]
+    paths = [str(run.path) for run in runs]
+    return next(
+        (names for names in (*choices, folders) if len(set(map(_cut, names))) == len(runs) and "" not in names), paths
+    )
+
+
+def _setting(key: str, value: Any) -> str:
+    """A name says by itself what it is; a number stands with its key."""
+    return value if isinstance(value, str) and value not in ("", "inf") else f"{key.rpartition('.')[2]} {value}"
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+
+
+def _same(a: Path, b: Path) -> bool:
+    return a.resolve() == b.resolve()
