@@ -164,7 +164,7 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
     """The densest of 1-2-5, decades, and every second, third ... decade that is not too many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     choices = [[f * 10.0**d for d in decades for f in (1, 2, 5)]]
-    choices += [[10.0**d for d in decades[::every]] for every in range(1, len(decades) + 1)]
+    choices += [[10.0**d for d in decades if d % every == 0] for every in range(1, len(decades) + 1)]
     inside = [[v for v in ticks if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)] for ticks in choices]
     fit = next((ticks for ticks in inside if 2 <= len(ticks) <= most), None)
     return fit or _ticks(low, high, most)

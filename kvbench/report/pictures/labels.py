@@ -37,12 +37,12 @@ def named(runs: Sequence[RunFolder], baseline: Path | None) -> list[RunFolder]:
     return sorted(found, key=lambda run: not run.baseline)
 
 
-def drawn(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, int]]:
-    """At most MOST_LINES of them, evenly from first to last, with their colours; the baseline always, in grey."""
+def drawn(runs: Sequence[RunFolder], most: int = MOST_LINES) -> list[tuple[RunFolder, int]]:
+    """At most so many of them, evenly from first to last, with their colours; the baseline besides, in grey."""
     base = [run for run in runs if run.baseline]
     others = [run for run in runs if not run.baseline]
-    if len(others) > MOST_LINES:
-        others = [others[i * (len(others) - 1) // (MOST_LINES - 1)] for i in range(MOST_LINES)]
+    if len(others) > most:
+        others = [others[i * (len(others) - 1) // max(most - 1, 1)] for i in range(most)]
     return [(run, GREY) for run in base] + [(run, i) for i, run in enumerate(others)]
 
 
@@ -85,7 +85,9 @@ def _names(runs: Sequence[RunFolder]) -> list[str]:
 
 def _setting(key: str, value: Any) -> str:
     """A name says by itself what it is; a number stands with its key."""
-    return value if isinstance(value, str) and value not in ("", "inf") else f"{key.rpartition('.')[2]} {value}"
+    if isinstance(value, str) and value not in ("", "inf"):
+        return value
+    return f"{key.rpartition('.')[2]} {value:g}" if isinstance(value, float) else f"{key.rpartition('.')[2]} {value}"
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

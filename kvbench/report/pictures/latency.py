@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -100,8 +100,10 @@ def _spectrum_lines(label: str, values: np.ndarray[Any, Any], colour: int) -> li
     shares = np.unique(np.concatenate((_SHARES[_SHARES < last], [sure, last])))
     found = np.quantile(values, shares)
     solid, rest = shares <= sure, shares >= sure
-    thin = Series("", shares[rest], found[rest], colour, "thin")
-    return [Series(label, shares[solid], found[solid], colour), *([thin] if rest.sum() > 1 else [])]
+    line = Series(label, shares[solid], found[solid], colour)
+    if rest.sum() < 2:
+        return [line]
+    return [replace(line, name=""), Series(label, shares[rest], found[rest], colour, "thin")]
 
 
 def _percentiles(values: Sequence[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

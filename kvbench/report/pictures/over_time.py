@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,9 @@ BINS = 200
 
 MOST_ROWS = 40
 """Requests of a timeline."""
+
+MOST_RUNS = {"timeline": 2, "occupancy": 3, "batch": 3}
+"""Runs beside the baseline that have a chart of their own."""
 
 LEAST_IN_BIN = 10
 """Requests in one stretch of the hit rate."""
@@ -200,6 +204,10 @@ def _averaged(run: RunFolder) -> str:
 
 
 def of_each(runs: Sequence[RunFolder], kind: str) -> list[Chart]:
-    """A chart for each run that is drawn and has what it takes."""
+    """A chart for each run that has what it takes, of which a page holds so many."""
     make = {"timeline": timeline, "occupancy": occupancy, "batch": batches}[kind]
-    return [chart for run, _ in drawn(runs) if (chart := make(run)) is not None]
+    chosen = [run for run, _ in drawn(runs, MOST_RUNS[kind])]
+    charts = [chart for run in chosen if (chart := make(run)) is not None]
+    if len(chosen) == len(runs):
+        return charts
+    return [replace(chart, note=f"{chart.note} One of {len(chosen)} runs drawn of {len(runs)}.") for chart in charts]

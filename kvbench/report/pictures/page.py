@@ -56,14 +56,15 @@ def _heads(runs: Sequence[RunFolder]) -> str:
         return ""
     colours = {run.path: colour for run, colour in drawn(runs)}
     columns = [_chip(run, colours.get(run.path)) for run in runs]
-    cells = [[_head(run, name) for name in HEAD] for run in runs]
-    names = [name.replace("_", " ") for name in HEAD]
+    rows = {name.replace("_", " "): [_head(run, name) for run in runs] for name in HEAD}
     if len(runs) <= MOST_BESIDE:
-        rows = [[name, *(run[i] for run in cells)] for i, name in enumerate(names)]
-        text = _table(["run", *columns], rows, "head", markup=True)
+        text = _table(["run", *columns], [[name, *cells] for name, cells in rows.items()], "head", markup=True)
     else:
-        rows = [[column, *row] for column, row in zip(columns, cells, strict=True)]
-        text = _table(["run", *names], rows, "head", markup=True)
+        common = [[name, cells[0]] for name, cells in rows.items() if len(set(cells)) == 1]
+        own = {name: cells for name, cells in rows.items() if len(set(cells)) > 1}
+        table = [[column, *cells] for column, *cells in zip(columns, *own.values(), strict=True)]
+        text = _table(["all runs", ""], common, "head", markup=True)
+        text += f"<br>{_table(['run', *own], table, 'head', markup=True)}"
     several = len(runs) > 1
     notes = [(run.label if several else "", note) for run in runs for note in run.document["notes"]]
     said = "".join(f"<li>{escape(f'{label}: {note}' if label else note)}</li>" for label, note in dict.fromkeys(notes))

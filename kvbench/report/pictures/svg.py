@@ -15,7 +15,8 @@ NARROW, BROAD = 384, 1200
 """Widths: of a column (and a phone), and of the whole page."""
 
 _CHARACTER = 6.1
-"""Mean width of a character of a label."""
+"""Mean width of a character of a label; figures are wider."""
+_WIDEST = 7.0
 _TOP, _BOTTOM, _LINE, _ROW = 10, 38, 13, 14
 
 
@@ -24,7 +25,7 @@ class Frame:
 
     def __init__(self, chart: Chart, width: int, top: int = 0) -> None:
         ticks = chart.rows or [text for _, text in chart.y.ticks()]
-        self.left = 8 + max((len(text) for text in ticks), default=0) * _CHARACTER
+        self.left = 10 + max((len(text) for text in ticks), default=0) * _WIDEST
         names = [] if chart.rows else [s.name for s in chart.series]
         label = max((len(name) for name in names), default=0) * _CHARACTER
         self.right = width - max(min(label + 16, 0.42 * width), 16)
@@ -147,7 +148,8 @@ def _rules(chart: Chart, f: Frame) -> Iterator[str]:
         elif rule.across == "y" and chart.y.low <= rule.at <= chart.y.high:
             y = float(f.y(rule.at))
             yield f'<path class="slo" d="M{f.left:.1f} {y:.1f}H{f.right:.1f}"/>'
-            yield f'<text class="slo-name" x="{f.left + 4:.1f}" y="{y - 4:.1f}">{escape(rule.name)}</text>'
+            below = y + 13 if y < f.top + 14 else y - 4
+            yield f'<text class="slo-name" x="{f.left + 4:.1f}" y="{below:.1f}">{escape(rule.name)}</text>'
 
 
 def _names(chart: Chart, f: Frame) -> Iterator[str]:
