@@ -22,16 +22,14 @@ def report_command(paths: tuple[str, ...], output: str, baseline: str | None, ti
     DIR is a folder of `kvbench run -o` (with --steps for blocks and batches over time), of a grid or of a sweep, a
     grid.csv, or the JSON of `kvbench capacity --json`.
     """
-    from ..report.files import write_whole
+    from ..report.files import check_file, write_whole
     from ..report.pictures.gather import read_named
     from ..report.pictures.page import to_html
 
     if not paths:
         raise UsageError("nothing to report: give a folder that `kvbench run -o` wrote")
-    if output != STDOUT and not Path(output).parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {Path(output).parent}")
-    if Path(output).is_dir():
-        raise UsageError(f"-o {output}: is a folder; give the name of a file, for example report.html")
+    if output != STDOUT:
+        check_file("-o", Path(output))
     sources = read_named([Path(path) for path in paths], None if baseline is None else Path(baseline))
     page = to_html(sources, title or "Report: " + ", ".join(_runs(paths)))
     if output == STDOUT:

@@ -34,13 +34,13 @@ class Axis:
 
     def place(self, values: F64 | float) -> F64:
         """0 at the low end, 1 at the high end."""
-        low, high = self._bent(np.float64(self.low)), self._bent(np.float64(self.high))
+        low, high = self._bent(np.array([self.low, self.high])).tolist()
         return np.clip((self._bent(np.asarray(values, np.float64)) - low) / max(high - low, 1e-300), -0.5, 1.5)
 
-    def _bent(self, values: F64 | np.float64) -> F64:
+    def _bent(self, values: F64) -> F64:
         if self.scale == "log":
             return np.log10(np.maximum(values, self.low * 1e-3))
-        return -np.log10(np.maximum(1 - values, 1e-12)) if self.scale == "tail" else np.asarray(values)
+        return -np.log10(np.maximum(1 - values, 1e-12)) if self.scale == "tail" else values
 
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
         """(value, text) from low to high."""

@@ -146,7 +146,7 @@ def read_table(path: Path) -> Grid:
 
 def _read_capacity(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(readread_text(path))
+        document = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UsageError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("points"), list) or "over" not in document:
@@ -195,4 +195,3 @@ def _number(cell: str) -> float | None:
         return float(cell) if cell else None
     except ValueError:
         return None
-

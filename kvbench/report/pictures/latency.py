@@ -97,7 +97,7 @@ def _spectrum_lines(label: str, values: np.ndarray[Any, Any], colour: int) -> li
     """Solid up to the last percentile whose interval has an upper end (p ** n <= alpha / 2), thin from there."""
     last = 1 - 1 / max(values.size, 2)
     sure = min((ALPHA / 2) ** (1 / values.size), last)
-    shares = np.unique(np.concatenate((_SHARES[_SHARES < last], [sure, last])))
+    shares = np.unique(np.concatenate((_SHARES[: np.searchsorted(_SHARES, last)], [sure, last])))
     found = np.quantile(values, shares)
     solid, rest = shares <= sure, shares >= sure
     line = Series(label, shares[solid], found[solid], colour)
@@ -248,7 +248,7 @@ def ratios(runs: Sequence[RunFolder]) -> Chart | None:
     if not kept:
         return None
     at = np.arange(len(kept)) + 0.5
-    values = [np.array([run.figure(*e[1:]) / base.figure(*e[1:]) for e in kept]) for run, _ in others]
+    values = [np.array([run.figure(*e[1:]) / base.figure(*e[1:]) for e in kept], np.float64) for run, _ in others]
     series = [Series(run.label, v, at, colour, "dots") for (run, colour), v in zip(others, values, strict=True)]
     span = 1.1 * max(1.25, *(max(v, 1 / v) for found in values for v in found if v > 0 and math.isfinite(v)))
     table = tuple(

@@ -25,7 +25,9 @@ def miss_chart(table: Grid) -> Chart | None:
     series = [_series(line, i, "joined") for i, line in enumerate(lines[:MOST_LINES])]
     series += [_series(optimum, INK, "dash")] if optimum.points else []
     series += [_series(infinite, GREY, "thin")] if infinite.points else []
-    unit = f"cache capacity (blocks of {table.block_tokens} tokens)" if table.block_tokens else "cache capacity (blocks)"
+    unit = (
+        f"cache capacity (blocks of {table.block_tokens} tokens)" if table.block_tokens else "cache capacity (blocks)"
+    )
     left_out = f"{MOST_LINES} of {len(lines)} lines are drawn. " if len(lines) > MOST_LINES else ""
     heights = [y for line in series for y in line.y]
     low, high = min(heights), max(heights)

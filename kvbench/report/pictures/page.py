@@ -93,9 +93,10 @@ def _figures(runs: Sequence[RunFolder]) -> str:
             rows.append([title, *told])
     columns = ["", *(run.label for run in runs)]
     if len(runs) > MOST_BESIDE:  # a row for each run
-        columns, rows = ["", *(row[0] for row in rows)], [
-            [run.label, *(row[i + 1] for row in rows)] for i, run in enumerate(runs)
-        ]
+        columns, rows = (
+            ["", *(row[0] for row in rows)],
+            [[run.label, *(row[i + 1] for row in rows)] for i, run in enumerate(runs)],
+        )
     return f"<h2>Figures</h2>{_table(columns, rows)}"
 
 
@@ -124,7 +125,7 @@ def _figure(chart: Chart, name: str) -> str:
         for label, colour in chart.legend
     )
     return (
-        f'<figure{" class=wide" if chart.wide else ""}><h3>{escape(chart.title)}</h3>'
+        f"<figure{' class=wide' if chart.wide else ''}><h3>{escape(chart.title)}</h3>"
         f"{f'<div class=legend>{legend}</div>' if legend else ''}{pictures}"
         f"<figcaption>{f'<p class=note>{escape(chart.note)}</p>' if chart.note else ''}"
         f"<details><summary>Numbers</summary>{_table(chart.header, chart.table)}</details></figcaption></figure>"

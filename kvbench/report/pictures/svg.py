@@ -106,7 +106,7 @@ def _grid(chart: Chart, f: Frame) -> Iterator[str]:
             y = float(f.y(value))
             yield f'<path class="grid" d="M{f.left:.1f} {y:.1f}H{f.right:.1f}"/>'
             yield f'<text x="{f.left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>'
-        yield f'<text x="0" y="{f.top - 10:.1f}">{escape(chart.y.label)}</text>'
+        yield f'<text x="2" y="{f.top - 10:.1f}">{escape(chart.y.label)}</text>'
     yield f'<path class="axis" d="M{f.left:.1f} {f.bottom:.1f}H{f.right:.1f}"/>'
     yield f'<text x="{f.right:.1f}" y="{f.bottom + 32:.1f}" text-anchor="end">{escape(chart.x.label)}</text>'
 
@@ -141,10 +141,11 @@ def _path(x: F64, y: F64) -> str:
 def _rules(chart: Chart, f: Frame) -> Iterator[str]:
     for rule in chart.rules:
         if rule.across == "x" and chart.x.low <= rule.at <= chart.x.high:
-            x = float(f.x(rule.at))
-            yield f'<path class="{"axis" if chart.rows else "slo"}" d="M{x:.1f} {f.top:.1f}V{f.bottom:.1f}"/>'
+            x, kind = float(f.x(rule.at)), "axis" if chart.rows else "slo"
+            yield f'<path class="{kind}" d="M{x:.1f} {f.top:.1f}V{f.bottom:.1f}"/>'
             if not chart.rows:
-                yield f'<text class="slo-name" x="{x - 4:.1f}" y="{f.top + 10:.1f}" text-anchor="end">{escape(rule.name)}</text>'
+                place = f'x="{x - 4:.1f}" y="{f.top + 10:.1f}" text-anchor="end"'
+                yield f'<text class="slo-name" {place}>{escape(rule.name)}</text>'
         elif rule.across == "y" and chart.y.low <= rule.at <= chart.y.high:
             y = float(f.y(rule.at))
             yield f'<path class="slo" d="M{f.left:.1f} {y:.1f}H{f.right:.1f}"/>'
