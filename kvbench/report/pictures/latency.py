@@ -247,7 +247,7 @@ def ratios(runs: Sequence[RunFolder]) -> Chart | None:
     ]
     if not kept:
         return None
-    at = np.arange(len(kept)) + 0.5
+    at = np.arange(len(kept), dtype=np.float64) + 0.5
     values = [np.array([run.figure(*e[1:]) / base.figure(*e[1:]) for e in kept], np.float64) for run, _ in others]
     series = [Series(run.label, v, at, colour, "dots") for (run, colour), v in zip(others, values, strict=True)]
     span = 1.1 * max(1.25, *(max(v, 1 / v) for found in values for v in found if v > 0 and math.isfinite(v)))
