@@ -60,7 +60,17 @@ def many_rows(n: int, slow: int = 1, steps: bool = True, **changed: Any) -> Jour
     rows = np.zeros((2 * n if steps else 0, len(STEP_COLUMNS)), np.int64)
     if steps:
         k = np.arange(2 * n)
-        values = [k * 3 * MS, 0 * k + 2 * MS, k % 9, k % 4 == 0, 100 * (k % 4 == 0), k % 9 + 1, k % 6, 20 + k % 50, k % 30]
+        values = [
+            k * 3 * MS,
+            0 * k + 2 * MS,
+            k % 9,
+            k % 4 == 0,
+            100 * (k % 4 == 0),
+            k % 9 + 1,
+            k % 6,
+            20 + k % 50,
+            k % 30,
+        ]
         rows[:, :9] = np.stack(values, axis=1)
         rows[:, STEP_COLUMNS.index("preempted")] = k % 40 == 39
         rows[:, STEP_COLUMNS.index("evicted_blocks")] = np.where(k % 25 == 24, 3, 0)
@@ -104,7 +114,8 @@ def write_rates(folder: Path) -> Path:
     return folder
 
 
-CURVE = """run,cache.blocks,cache.eviction,requests,hit_rate_tokens,hit_rate_tokens_infinite,hit_rate_tokens_optimum,error
+HIT = "hit_rate_tokens"
+CURVE = f"""run,cache.blocks,cache.eviction,requests,{HIT},{HIT}_infinite,{HIT}_optimum,error
 t,100,lru,9,0.100000,0.800000,0.300000,
 t,100,fifo,9,0.050000,0.800000,0.300000,
 t,1000,lru,9,0.500000,0.800000,0.700000,

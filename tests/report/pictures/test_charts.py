@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def test_a_cdf_holds_the_quantiles_of_the_files(place):
     assert line.y[0] == 0
     assert line.y[-1] == 100
     np.testing.assert_allclose(line.x, np.quantile(times, line.y / 100), rtol=1e-9)
-    assert ttft.table[0][:2] == ("base" if ttft.table[0][0] == "base" else "chat", "400")
+    assert ttft.table[0][:2] == ("chat", "400")
     assert ttft.table[0][2] == duration(float(np.quantile(times, 0.5)))
     assert [rule.at for rule in ttft.rules] == [30.0]
 
@@ -70,7 +71,7 @@ def test_the_parts_of_a_bar_add_up_to_its_request(place):
     for row, name in enumerate(chart.rows):
         bars = [bar for bar in chart.bars if bar.row == row]
         assert bars[-1].end - bars[0].start == pytest.approx(r["e2el_ms"][int(name)])
-        assert all(a.end == b.start for a, b in zip(bars, bars[1:], strict=False))
+        assert all(a.end == b.start for a, b in pairwise(bars))
     slowest = str(int(np.argmax(r["ttft_ms"])))
     assert slowest in chart.rows
 
@@ -185,10 +186,11 @@ def test_every_chart_is_a_well_formed_picture_with_words_beside_it(place):
 
 def test_png_has_the_same_bytes_twice(place):
     sources = read_named([place / "base", place / "slow", place / "curve"], None)
-    for kind in ("cdf", "ratios", "timeline", "occupancy", "misses"):
+    for kind in ("ratios", "occupancy"):
         chart = one_kind(sources, kind)[0]
-        assert to_png(chart) == to_png(chart)
-        assert to_png(chart).startswith(b"\x89PNG")
+        picture = to_png(chart)
+        assert picture == to_png(chart)
+        assert picture.startswith(b"\x89PNG")
 
 
 def test_ticks_are_few_round_and_inside():
@@ -248,5 +250,5 @@ def test_other_files_are_refused(tmp_path, place):
         read_named([place / "base"], place / "slow")
     shutil.copytree(place / "base", tmp_path / "old")
     (tmp_path / "old" / "steps.csv").unlink()
-    with pytest.raises(UsageError, match="it needs steps.csv: run with --steps"):
+    with pytest.raises(UsageError, match="run with --steps"):
         one_kind(read_named([tmp_path / "old"], None), "batch")
