@@ -14,8 +14,11 @@ from .folders import RunFolder
 MOST_LINES = 6
 """Colours that can be told apart; more runs are a curve or a table."""
 
-LONGEST = 22
-"""Characters of a label."""
+LONGEST, LONGEST_WITH_CLOCK = 22, 13
+"""Characters of a label, with its clock behind it or without: what a narrow picture has room for."""
+
+MOST_SETTINGS = 2
+"""That a label tells; runs that differ in more are called by their folders."""
 
 _NEVER_NAMES = ("seeds.", "faults.", "slo.", "clock", "trace.path")
 
@@ -25,11 +28,12 @@ def named(runs: Sequence[RunFolder], baseline: Path | None) -> list[RunFolder]:
     if baseline is not None and not any(_same(run.path, baseline) for run in runs):
         raise UsageError(f"--baseline {baseline}: is not one of the runs; give the folder of one of them")
     several = len({run.head["clock"] for run in runs}) > 1
-    names = _names(runs)
+    longest = LONGEST_WITH_CLOCK if several else LONGEST
+    names = _names(runs, longest)
     found = [
         replace(
             run,
-            label=_cut(name) + (f" ({run.head['clock']})" if several else ""),
+            label=_cut(name, longest) + (f" ({run.head['clock']})" if several else ""),
             baseline=baseline is not None and _same(run.path, baseline),
         )
         for run, name in zip(runs, names, strict=True)
@@ -64,7 +68,7 @@ def clocks(found: Sequence[str]) -> list[str]:
     return []
 
 
-def _names(runs: Sequence[RunFolder]) -> list[str]:
+def _names(runs: Sequence[RunFolder], longest: int) -> list[str]:
     """The shortest of: the run, what differs in its settings (with it), the folder."""
     plain = [run.head["run"] for run in runs]
     settings = [dict(_flat(run.document["config"])) for run in runs]
@@ -72,15 +76,12 @@ def _names(runs: Sequence[RunFolder]) -> list[str]:
     differing = [key for key in keys if len({str(s.get(key)) for s in settings}) > 1]
     told = [", ".join(_setting(key, s.get(key)) for key in differing) for s in settings]
     if len(set(plain)) > 1:
-        both = [f"{name} {text}".strip() for name, text in zip(plain, told, strict=True)]
-        choices = [plain, both]
-    else:
-        choices = [plain, told]
-    folders = [run.path.name or str(run.path) for run in runs]
-    paths = [str(run.path) for run in runs]
-    return next(
-        (names for names in (*choices, folders) if len(set(map(_cut, names))) == len(runs) and "" not in names), paths
-    )
+        told = [f"{name} {text}".strip() for name, text in zip(plain, told, strict=True)]
+    choices = [plain, *([told] if len(differing) <= MOST_SETTINGS else []), [run.path.resolve().name for run in runs]]
+    for names in choices:
+        if len({_cut(name, longest) for name in names}) == len(runs):
+            return names
+    return [f"{i + 1} {name}" for i, name in enumerate(choices[-1])]
 
 
 def _setting(key: str, value: Any) -> str:
@@ -98,8 +99,8 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+def _cut(name: str, longest: int) -> str:
+    return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
 def _same(a: Path, b: Path) -> bool:

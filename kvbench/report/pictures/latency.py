@@ -27,6 +27,7 @@ OF_REQUESTS = ("ttft", "tpot", "e2el")
 LOADS = ("arrivals.rate", "arrivals.concurrency", "trace.rate", "request_rate", "max_concurrency")
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 161), 1 - 10.0 ** -np.linspace(0.5, 6, 111))))
 _TOLD = (0.5, 0.9, 0.95, 0.99, 0.999)
+DOUBT = "* too few samples for a 95 % interval."
 COMPARED = (
     *((f"{name.upper()} {p}", name, p) for name in ("ttft", "tpot", "itl", "e2el") for p in ("p50", "p99")),
     ("output tokens/s", "output_throughput", "mean"),
@@ -46,14 +47,15 @@ def _cdf(runs: Sequence[RunFolder], name: str) -> Chart | None:
     values = [entry for entry in values if entry[2].size]
     if not values:
         return None
+    told = _percentiles([(run.label, found) for run, _, found in values])
     return Chart(
         f"cdf-{name}",
         TITLES[name],
         axis(name.upper(), [v for _, _, found in values for v in (found[0], found[-1])], "ms"),
         Axis("finished sequences", unit="%", low=0, high=100),
         tuple(Series(run.label, np.quantile(v, _SHARES), 100 * _SHARES, colour) for run, colour, v in values),
-        *_percentiles([(run.label, found) for run, _, found in values]),
-        note=caution(runs),
+        *told,
+        note=" ".join(filter(None, (DOUBT * _is_doubted(told[1]), caution(runs)))),
         rules=tuple(_promises(runs, name, "x")),
     )
 
@@ -78,7 +80,7 @@ def _spectrum(runs: Sequence[RunFolder], name: str) -> Chart | None:
         return None
     header, rows = _percentiles(table) if table else _three(lines)
     thin = any(line.style == "thin" for line in lines)
-    said = "Thin: too few sequences for a 95 % interval of that percentile. " if thin else ""
+    said = "Thin, and * in the table: too few sequences for a 95 % interval of that percentile. " if thin else ""
     known = "" if name in OF_REQUESTS else "Of ITL a run keeps p50, p90 and p99. "
     return Chart(
         f"spectrum-{name}",
@@ -94,9 +96,9 @@ def _spectrum(runs: Sequence[RunFolder], name: str) -> Chart | None:
 
 
 def _spectrum_lines(label: str, values: np.ndarray[Any, Any], colour: int) -> list[Series]:
-    """Solid up to the last percentile whose interval has an upper end (p ** n <= alpha / 2), thin from there."""
+    """Solid as far as percentiles have an interval, thin from there."""
     last = 1 - 1 / max(values.size, 2)
-    sure = min((ALPHA / 2) ** (1 / values.size), last)
+    sure = min(_surest(values.size), last)
     shares = np.unique(np.concatenate((_SHARES[: np.searchsorted(_SHARES, last)], [sure, last])))
     found = np.quantile(values, shares)
     solid, rest = shares <= sure, shares >= sure
@@ -107,11 +109,23 @@ def _spectrum_lines(label: str, values: np.ndarray[Any, Any], colour: int) -> li
 
 
 def _percentiles(values: Sequence[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    rows = [
-        (label, f"{found.size:,}", *(duration(float(np.quantile(found, p))) if found.size else "-" for p in _TOLD))
-        for label, found in values
-    ]
+    rows = [(label, f"{found.size:,}", *(_quantile(found, p) for p in _TOLD)) for label, found in values]
     return ("run", "n", *(f"p{100 * p:g}" for p in _TOLD)), tuple(rows)
+
+
+def _quantile(values: np.ndarray[Any, Any], p: float) -> str:
+    if values.size == 0:
+        return "-"
+    return duration(float(np.quantile(values, p))) + "*" * (p > _surest(values.size))
+
+
+def _is_doubted(rows: Sequence[Sequence[str]]) -> bool:
+    return any(cell.endswith("*") for row in rows for cell in row[1:])
+
+
+def _surest(n: int) -> float:
+    """The last percentile whose interval has an upper end: p ** n <= alpha / 2."""
+    return float((ALPHA / 2) ** (1 / n))
 
 
 def _three(lines: Sequence[Series]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

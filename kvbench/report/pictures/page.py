@@ -9,6 +9,7 @@ from .chart import Chart, duration
 from .folders import RunFolder, Sources
 from .gather import KINDS, charts_of
 from .labels import clocks, drawn
+from .latency import DOUBT
 from .style import CHART, PAGE, THEME, named
 from .svg import BROAD, NARROW, to_svg
 
@@ -97,7 +98,8 @@ def _figures(runs: Sequence[RunFolder]) -> str:
             ["", *(row[0] for row in rows)],
             [[run.label, *(row[i + 1] for row in rows)] for i, run in enumerate(runs)],
         )
-    return f"<h2>Figures</h2>{_table(columns, rows)}"
+    note = f"<p class=note>{DOUBT}</p>" if any(cell.endswith("*") for row in rows for cell in row) else ""
+    return f"<h2>Figures</h2>{_table(columns, rows)}{note}"
 
 
 def _told(run: RunFolder, metric: str, statistic: str) -> str:
@@ -105,7 +107,8 @@ def _told(run: RunFolder, metric: str, statistic: str) -> str:
     if value != value:
         return "-"
     if run.summary[metric]["unit"] == "ms":
-        return duration(value)
+        doubted = statistic == "p99" and not run.summary[metric]["p99_high"]
+        return duration(value) + "*" * doubted
     return f"{100 * value:.2f} %" if metric == "hit_rate" else f"{value:,.1f}" if value % 1 else f"{value:,.0f}"
 
 
