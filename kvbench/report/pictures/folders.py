@@ -22,6 +22,8 @@ from ..run_json import read_run
 from .chart import F64
 
 TABLES = ("grid.csv", "sweep.csv")
+POINTS = "points"
+"""The folder in which a sweep keeps its runs."""
 
 NOT_NUMBERS = ("tenant", "namespace", "phase", "status")
 _FIRST_FIGURES = ("devices", "fingerprint", "requests", "error")
@@ -101,7 +103,7 @@ def _read_folder(path: Path, found: Sources) -> None:
         found.runs.append(read_folder(path))
         return
     tables = [path / name for name in TABLES if (path / name).exists()]
-    runs = [file.parent for file in sorted(path.glob("*/run.json"))]
+    runs = [file.parent for pattern in ("*", f"{POINTS}/*") for file in sorted(path.glob(f"{pattern}/run.json"))]
     if not tables and not runs:
         raise UsageError(f"{path}: holds no run.json and no grid.csv; give a folder that `kvbench run -o` wrote")
     found.tables += map(read_table, tables)

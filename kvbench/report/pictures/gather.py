@@ -25,7 +25,7 @@ KINDS = {
     "ratios": Kind("Against the baseline", "two runs"),
     "cdf": Kind("Latency distributions", "finished sequences"),
     "spectrum": Kind("Percentile spectra", "finished sequences"),
-    "curve": Kind("Throughput and latency", "several loads: runs, a grid or a sweep over arrivals.rate"),
+    "curve": Kind("Throughput and latency", "two runs at least, a grid or a sweep"),
     "misses": Kind("Miss ratio", "a grid.csv of --grid cache.blocks=..."),
     "timeline": Kind("Requests by phase", "requests that ended, with their times"),
     "occupancy": Kind("KV blocks", "steps.csv: run with --steps"),

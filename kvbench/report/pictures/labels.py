@@ -20,6 +20,10 @@ LONGEST, LONGEST_WITH_CLOCK = 22, 13
 MOST_SETTINGS = 2
 """That a label tells; runs that differ in more are called by their folders."""
 
+LOADS = ("arrivals.rate", "arrivals.concurrency", "trace.rate")
+"""Keys that make a run heavier: points of one curve differ in them."""
+
+_IDENTITY = ("run", "preset", "model", "device", "clock")
 _NEVER_NAMES = ("seeds.", "faults.", "slo.", "clock", "trace.path")
 
 
@@ -68,12 +72,34 @@ def clocks(found: Sequence[str]) -> list[str]:
     return []
 
 
+def systems(runs: Sequence[RunFolder]) -> list[str]:
+    """For each run the name of what it shares with the runs that differ from it in load or seed alone."""
+    settings = [dict(_flat(run.document["config"])) for run in runs]
+    heads = [{name: run.head[name] for name in _IDENTITY} for run in runs]
+    keys = [key for key in _differing(settings) if key not in (*LOADS, "seed")]
+    of_head = [name for name in _IDENTITY if len({head[name] for head in heads}) > 1]
+    whole = [(*(str(s.get(key)) for key in keys), *head.values()) for s, head in zip(settings, heads, strict=True)]
+    said = [", ".join(head[name] for name in of_head) for head in heads]
+    if len(keys) <= MOST_SETTINGS:
+        more = [", ".join(_setting(key, s.get(key)) for key in keys if key not in _IDENTITY) for s in settings]
+        said = [", ".join(filter(None, pair)) for pair in zip(said, more, strict=True)]
+    said = [_cut(text or run.head["run"], LONGEST) for text, run in zip(said, runs, strict=True)]
+    if len(set(said)) == len(set(whole)):
+        return said
+    numbers = {values: i + 1 for i, values in enumerate(dict.fromkeys(whole))}
+    return [_cut(f"{numbers[values]}: {text}", LONGEST) for values, text in zip(whole, said, strict=True)]
+
+
+def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
+    keys = [key for key in dict.fromkeys(key for s in settings for key in s) if not key.startswith(_NEVER_NAMES)]
+    return [key for key in keys if len({str(s.get(key)) for s in settings}) > 1]
+
+
 def _names(runs: Sequence[RunFolder], longest: int) -> list[str]:
     """The shortest of: the run, what differs in its settings (with it), the folder."""
     plain = [run.head["run"] for run in runs]
     settings = [dict(_flat(run.document["config"])) for run in runs]
-    keys = [key for key in dict.fromkeys(key for s in settings for key in s) if not key.startswith(_NEVER_NAMES)]
-    differing = [key for key in keys if len({str(s.get(key)) for s in settings}) > 1]
+    differing = _differing(settings)
     told = [", ".join(_setting(key, s.get(key)) for key in differing) for s in settings]
     if len(set(plain)) > 1:
         told = [f"{name} {text}".strip() for name, text in zip(plain, told, strict=True)]

@@ -13,7 +13,7 @@ from ...metrics.percentiles import ALPHA
 from ..grid import Grid
 from .chart import GREY, Axis, Chart, Rule, Series, axis, duration
 from .folders import RunFolder, Sources
-from .labels import MOST_LINES, caution, clocks, drawn
+from .labels import LOADS, MOST_LINES, caution, clocks, drawn, systems
 
 TITLES = {
     "ttft": "Time to first token (TTFT)",
@@ -24,7 +24,6 @@ TITLES = {
 OF_REQUESTS = ("ttft", "tpot", "e2el")
 """Those of which requests.csv has every value; of ITL summary.csv has percentiles."""
 
-LOADS = ("arrivals.rate", "arrivals.concurrency", "trace.rate", "request_rate", "max_concurrency")
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 161), 1 - 10.0 ** -np.linspace(0.5, 6, 111))))
 _TOLD = (0.5, 0.9, 0.95, 0.99, 0.999)
 DOUBT = "* too few samples for a 95 % interval."
@@ -158,16 +157,17 @@ def curve_charts(sources: Sources) -> list[Chart]:
     for point in points:
         lines.setdefault(point.line, []).append(point)
     lines = {name: _meaned(found) for name, found in lines.items()}
-    if not any(len(found) > 1 for found in lines.values()):
+    if sum(map(len, lines.values())) < 2:
         return []
     return [chart for name in ("ttft", "tpot") if (chart := _curve(sources, lines, name))]
 
 
 def _curve(sources: Sources, lines: Mapping[str, list[Point]], name: str) -> Chart | None:
     series = []
-    for colour, (line, points) in enumerate(list(lines.items())[:MOST_LINES]):
+    for i, (line, points) in enumerate(lines.items()):
         x, y = np.array([p.throughput for p in points]), np.array([p.times.get(name, math.nan) for p in points])
-        series.append(Series(line, x, y, colour, "joined"))
+        named = i < MOST_LINES
+        series.append(Series(line if named else "", x, y, i if named else GREY, "joined"))
     if not any(np.isfinite(line.y).any() for line in series):
         return None
     rows = tuple(
@@ -177,7 +177,9 @@ def _curve(sources: Sources, lines: Mapping[str, list[Point]], name: str) -> Cha
     )
     promised = sorted({r for run in sources.runs for r in _promises([run], name, "y")}, key=lambda rule: rule.at)
     promised += [rule for d in sources.capacities for rule in _promises_of(str(d.get("slo", "")), name)]
-    left_out = f"{MOST_LINES} of {len(lines)} lines are drawn; the table has all. " if len(lines) > MOST_LINES else ""
+    left_out = (
+        f"{MOST_LINES} of {len(lines)} systems have a colour; the table names all. " if len(lines) > MOST_LINES else ""
+    )
     return Chart(
         f"curve-{name}",
         f"{name.upper()} p99 against throughput",
@@ -198,17 +200,11 @@ def _promises_of(slo: str, name: str) -> list[Rule]:
 
 def _points_of_runs(runs: Sequence[RunFolder]) -> list[Point]:
     found = []
-    for run in runs:
+    for run, system in zip(runs, systems(runs), strict=True):
         load = next((float(run.setting(key)) for key in LOADS if run.setting(key)), math.nan)
         times = {name: run.figure(name, "p99") for name in ("ttft", "tpot") if run.summary[name]["p99"]}
-        found.append(Point(_system(run, runs), run.head["clock"], load, run.figure("output_throughput"), times))
+        found.append(Point(system, run.head["clock"], load, run.figure("output_throughput"), times))
     return found
-
-
-def _system(run: RunFolder, runs: Sequence[RunFolder]) -> str:
-    """What all loads of one line share, as far as it tells lines apart."""
-    columns = [name for name in ("run", "preset", "model", "device", "clock") if len({r.head[name] for r in runs}) > 1]
-    return ", ".join(run.head[name] for name in columns) or run.head["run"]
 
 
 def _points_of_table(table: Grid) -> list[Point]:

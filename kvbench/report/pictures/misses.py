@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 
@@ -51,7 +53,13 @@ def _lines(table: Grid, rate: str) -> list[Line]:
         share = miss(row.figures, rate)
         return None if share is None or math.isnan(share) else 100 * share
 
-    return [line for line in lines_of(table, CAPACITY, missed) if line.points[0][0] > 0]
+    return [_meaned(line) for line in lines_of(table, CAPACITY, missed) if line.points[0][0] > 0]
+
+
+def _meaned(line: Line) -> Line:
+    """Seeds of one capacity are one point: their mean."""
+    at = dict.fromkeys(x for x, _ in line.points)
+    return replace(line, points=tuple((x, fmean(y for other, y in line.points if other == x)) for x in at))
 
 
 def _series(line: Line, colour: int, style: str) -> Series:

@@ -19,7 +19,10 @@ MOST_BESIDE = 4
 HEAD = ("clock", "cache_state", "preset", "model", "device", "machine", "seed", "fingerprint")
 FIGURES = (
     *((f"{name.upper()} {p}", name, p) for name in ("ttft", "tpot", "itl", "e2el") for p in ("p50", "p99")),
+    ("sequences", "sequences", "mean"),
+    ("finished", "finished", "mean"),
     ("output tokens/s", "output_throughput", "mean"),
+    ("goodput/s", "goodput", "mean"),
     ("requests/s", "request_throughput", "mean"),
     ("hit rate", "hit_rate", "mean"),
     ("preemptions", "preemptions", "mean"),

@@ -139,6 +139,27 @@ def test_a_curve_joins_the_loads_of_one_system(place):
     assert [rule.name for rule in ttft.rules] == ["SLO 30 ms"]
 
 
+def test_seeds_are_meaned_and_settings_are_not(tmp_path):
+    for i, (blocks, seed) in enumerate(((50, 0), (50, 1), (60, 0), (60, 1))):
+        config = {"cache": {"blocks": blocks}, "seed": seed}
+        write_run(tmp_path / f"r{i}", 100, 1 + i, False, config, run="chat", seed=seed)
+    ttft, tpot = one_kind(read_named([tmp_path], None), "curve")
+    assert [line.name for line in ttft.series] == ["blocks 50", "blocks 60"]
+    found = [run.figure("tpot", "p99") for run in read_sources([tmp_path]).runs]
+    assert [float(line.y[0]) for line in tpot.series] == pytest.approx([sum(found[:2]) / 2, sum(found[2:]) / 2])
+
+
+def test_a_sweep_keeps_its_runs_one_folder_deeper(tmp_path):
+    for i in (1, 2):
+        write_run(tmp_path / "points" / f"p{i}", 30, i, False, {"arrivals": {"rate": float(i)}})
+    head = "run,clock,cache.blocks,seed,devices,hit_rate,hit_rate_optimum,hit_rate_infinite,folder,error"
+    rows = [f"t,modelled,{b},{s},1,{h},0.9,0.9,points/p1," for b, s, h in ((9, 0, 0.2), (9, 1, 0.4), (99, 0, 0.5))]
+    (tmp_path / "sweep.csv").write_text("\n".join([head, *rows]) + "\n")
+    sources = read_named([tmp_path], None)
+    assert [run.path.name for run in sources.runs] == ["p1", "p2"]
+    np.testing.assert_allclose(one_kind(sources, "misses")[0].series[0].y, [70, 50])
+
+
 def test_a_search_for_the_capacity_is_a_curve_too(tmp_path):
     point = {"load": 1.0, "met": True, "output_throughput": 10.0, "p99_ttft_ms": 20.0, "p99_tpot_ms": None}
     points = [point, {**point, "load": 2.0, "output_throughput": 18.0, "p99_ttft_ms": 400.0}]
