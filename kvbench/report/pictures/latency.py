@@ -54,7 +54,7 @@ def _cdf(runs: Sequence[RunFolder], name: str) -> Chart | None:
         Axis("finished sequences", unit="%", low=0, high=100),
         tuple(Series(run.label, np.quantile(v, _SHARES), 100 * _SHARES, colour) for run, colour, v in values),
         *told,
-        note=" ".join(filter(None, (DOUBT * _is_doubted(told[1]), caution(runs)))),
+        note=" ".join(filter(None, (DOUBT.replace("*", "* in the table:") * _is_doubted(told[1]), caution(runs)))),
         rules=tuple(_promises(runs, name, "x")),
     )
 
