@@ -23,6 +23,7 @@ from .record import record_command
 from .report import report_command
 from .run import run_command
 from .show import config_command, list_command
+from .trace import trace_command
 from .verify import verify_command
 
 NO_COLOR = bool(os.environ.get("NO_COLOR"))
@@ -47,6 +48,7 @@ def app(context: click.Context) -> int | None:
 app.add_command(run_command, "run")
 app.add_command(list_command, "list")
 app.add_command(config_command, "config")
+app.add_command(trace_command, "trace")
 app.add_command(record_command, "record")
 app.add_command(kernels_command, "kernels")
 app.add_command(verify_command, "verify")

@@ -27,6 +27,7 @@ DETAILS = ("intervals", "attribution", "steady")
 @click.option("--steps", is_flag=True, help="Write steps.csv too (with -o).")
 @click.option("--timeline", metavar="FILE", help="Write a trace for ui.perfetto.dev (trace.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
+@click.option("--cache-state", metavar="STATE", help="At t = 0: cold, warm, prefilled; both: cold and warm compared.")
 @click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
 @click.option(
     "--grid", "grids", metavar="KEY=V,V", multiple=True, help="Run every combination; 1000..64000*4 is a range."
@@ -58,6 +59,10 @@ def run_command(**parameters: Any) -> int:
         raise UsageError(f"--{_details_of(parameters)} looks into one run; leave --seeds, --grid or --cache-only out")
     if parameters["timeline"] is not None:
         _check_timeline(parameters)
+    if parameters["cache_state"] == "both":
+        from .cache_states import run_both
+
+        return run_both(parameters)
     if parameters["grids"]:
         from .grid import run_points
 
@@ -66,7 +71,7 @@ def run_command(**parameters: Any) -> int:
         from .replicates import run_replicates
 
         return run_replicates(parameters)
-    configuration = configured(parameters)
+    configuration = configured(parameters, cache_state(parameters))
     if parameters["cache_only"]:
         return _replay(configuration, parameters)
     return _run(configuration, parameters)
@@ -78,11 +83,18 @@ def _details_of(parameters: dict[str, Any]) -> str:
 
 def _check_timeline(parameters: dict[str, Any]) -> None:
     """UsageError: not one run with a clock, or a place that cannot be written."""
-    if parameters["seeds"] or parameters["grids"] or parameters["cache_only"]:
-        raise UsageError("--timeline draws one run; leave --seeds, --grid or --cache-only out")
+    several = parameters["seeds"] or parameters["grids"] or parameters["cache_state"] == "both"
+    if several or parameters["cache_only"]:
+        raise UsageError("--timeline draws one run; leave --seeds, --grid, --cache-only or --cache-state both out")
     from ..report.files import check_file
 
     check_file("--timeline", Path(parameters["timeline"]))
+
+
+def cache_state(parameters: dict[str, Any]) -> list[tuple[str, str]]:
+    """--cache-state as a change of the configuration."""
+    state = parameters["cache_state"]
+    return [] if state is None else [("--cache-state", f"cache.state={state}")]
 
 
 def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
