@@ -99,12 +99,18 @@ def write_run(
     folder: Path, n: int = 400, slow: int = 1, steps: bool = True, config: dict[str, Any] | None = None, **changed: Any
 ) -> Path:
     """The files of one run; `changed` fields of its record."""
+    write_rows(folder, many_rows(n, slow, steps), many_requests(n), config, steps, **changed)
+    return folder
+
+
+def write_rows(
+    folder: Path, journal: Journal, table: Requests, config: dict[str, Any] | None, steps: bool, **changed: Any
+) -> None:
+    """The files of any rows."""
     folder.mkdir(parents=True)
-    journal, table = many_rows(n, slow, steps), many_requests(n)
     found: RunRecord = record(summary=summarise(journal, table, counters()), **changed)
     document = run_document(found, {"config": {**CONFIG, **(config or {})}, "given": {}})
     write_result(folder, found, document, journal, table, steps)
-    return folder
 
 
 def write_rates(folder: Path) -> Path:

@@ -11,15 +11,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from kvbench.cli.plot import WHAT
 from kvbench.core.errors import UsageError
+from kvbench.core.journal import NEVER, PARTIAL, PARTS
 from kvbench.report.pictures.chart import GREY, Axis, axis, duration, short
 from kvbench.report.pictures.figure import to_png
 from kvbench.report.pictures.folders import read_folder, read_sources
 from kvbench.report.pictures.gather import KINDS, charts_of, one_kind, read_named
 from kvbench.report.pictures.labels import MOST_LINES
+from kvbench.report.pictures.over_time import PHASES
+from kvbench.report.pictures.page import to_html
 from kvbench.report.pictures.svg import standalone
 
-from .made import many_rows, write_curve, write_rates, write_run
+from .made import many_requests, many_rows, write_curve, write_rates, write_rows, write_run
 
 MS = 1e6
 
@@ -212,6 +216,32 @@ def test_png_has_the_same_bytes_twice(place):
         picture = to_png(chart)
         assert picture == to_png(chart)
         assert picture.startswith(b"\x89PNG")
+
+
+def test_a_run_in_which_nothing_finished_still_has_a_page(tmp_path):
+    write_rows(tmp_path / "none", rows_of_nobody(), many_requests(5), None, True, complete=False)
+    sources = read_named([tmp_path / "none"], None)
+    page = to_html(sources, "t")
+    assert "Interrupted, so a partial result: small." in page
+    assert 'id="cdf"' not in page
+    assert not re.search(r"\bnan\b", page)
+
+
+def rows_of_nobody():
+    never = np.full(5, NEVER)
+    ends = {
+        "scheduled_ns": never,
+        "first_token_ns": never,
+        "finish_ns": never,
+        "parts_ns": np.zeros((0, len(PARTS)), int),
+    }
+    none = np.zeros(0, np.int64)
+    return many_rows(5, steps=False, status=np.full(5, PARTIAL), itl_gap_ns=none, itl_count=none, **ends)
+
+
+def test_names_of_kinds_and_parts_are_one_list_each():
+    assert tuple(KINDS) == WHAT
+    assert {name.replace("tokenise", "tokenize") for name, _ in PHASES} == set(PARTS)
 
 
 def test_ticks_are_few_round_and_inside():
