@@ -18,7 +18,9 @@ from .capacity import capacity_command
 from .compare import ab_command, compare_command
 from .gate import gate_command
 from .kernels import kernels_command
+from .plot import plot_command
 from .record import record_command
+from .report import report_command
 from .run import run_command
 from .show import config_command, list_command
 from .trace import trace_command
@@ -54,6 +56,8 @@ app.add_command(compare_command, "compare")
 app.add_command(ab_command, "ab")
 app.add_command(gate_command, "gate")
 app.add_command(capacity_command, "capacity")
+app.add_command(report_command, "report")
+app.add_command(plot_command, "plot")
 
 
 def main() -> None:
