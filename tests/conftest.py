@@ -21,7 +21,8 @@ np.seterr(over="ignore")  # without jit, the hash mixing wraps around loudly
 
 # No deadline: the first example may compile. The same examples every time, so that a test fails because of a change;
 # the long run looks for new ones.
-settings.register_profile("kvbench", deadline=None, derandomize=os.environ.get("KVBENCH_LONG") != "1")
+LONG = os.environ.get("KVBENCH_LONG") == "1"
+settings.register_profile("kvbench", deadline=None, derandomize=not LONG, max_examples=200 if LONG else 40)
 settings.load_profile("kvbench")
 
 

@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.skipif(os.environ.get("KVBENCH_TEST_JIT") == "1", reason="this is the second run")
 
 
+LONG = pytest.mark.skipif("KVBENCH_LONG" not in os.environ, reason="compiles for minutes; KVBENCH_LONG=1 runs it")
+
+
 def environment(**more: str) -> dict[str, str]:
     env = os.environ | {"PYTHONPATH": str(ROOT), "KVBENCH_TEST_JIT": "1"} | more
     if "NUMBA_DISABLE_JIT" not in more:
@@ -39,7 +42,8 @@ def test_kv_writes_and_copies_compiled():
 
 def test_eviction_policies_compiled():
     """Policies against plain Python, and those of a user's file with what numba says of them."""
-    pytest_again("tests/prefix/test_eviction.py", "-k", "long_churn")
+    chosen = "long_churn" if "KVBENCH_LONG" in os.environ else "long_churn and (slru or cost)"
+    pytest_again("tests/prefix/test_eviction.py", "-k", chosen)
     pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
 
 
@@ -56,11 +60,11 @@ def test_attention_compiled():
 
 def test_a_real_model_says_the_same_whatever_the_cache_does():
     """Logits of a compiled model through the compiled engine; all variations: `kvbench verify tokens`."""
-    variations = ("--kv-dtype", "float32", "--kv-dtype", "bf16", "--only", "vllm hash block 16")
+    variations = ("--kv-dtype", "float32", "--kv-dtype", "bf16", "--only", "vllm hash block 16 tight chunked serial")
     command = [sys.executable, "-m", "kvbench", "verify", "tokens", "-q", *variations]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert "2 runs in exact numerics" not in done.stdout
+    assert "2 runs in exact numerics: 2 say the same" in done.stdout
 
 
 def test_trace_info_compiled():
@@ -88,7 +92,7 @@ def run_chat(folder: Path, load: str, **more: str) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in ("requests.csv", "summary.csv", "steps.csv")}
 
 
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("load", ["sglang", "vllm", pytest.param("beams", marks=LONG)])
 def test_compiled_and_plain_python_give_the_same_bytes(tmp_path, load):
     plain = run_chat(tmp_path / "plain", load, NUMBA_DISABLE_JIT="1")
     compiled = run_chat(tmp_path / "compiled", load)
@@ -97,7 +101,12 @@ def test_compiled_and_plain_python_give_the_same_bytes(tmp_path, load):
     assert any(row["preemptions"] != "0" for row in rows)  # else the load is no load
 
 
-@pytest.mark.parametrize("load", ["vllm"])
+def test_no_index_of_the_tree_is_out_of_bounds():
+    pytest_again("tests/prefix/test_radix_golden.py", NUMBA_BOUNDSCHECK="1")
+
+
+@LONG
+@pytest.mark.parametrize("load", LOADS)
 def test_no_index_is_out_of_bounds(tmp_path, load):
     """Compiled with bounds checks, and again the same bytes. (Plain Python objects to most such indices too.)"""
     checked = run_chat(tmp_path / "checked", load, NUMBA_BOUNDSCHECK="1")
