@@ -21,6 +21,7 @@ from .kernels import kernels_command
 from .record import record_command
 from .run import run_command
 from .show import config_command, list_command
+from .sweep import sweep_command
 from .verify import verify_command
 
 NO_COLOR = bool(os.environ.get("NO_COLOR"))
@@ -52,6 +53,7 @@ app.add_command(compare_command, "compare")
 app.add_command(ab_command, "ab")
 app.add_command(gate_command, "gate")
 app.add_command(capacity_command, "capacity")
+app.add_command(sweep_command, "sweep")
 
 
 def main() -> None:
