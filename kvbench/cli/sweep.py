@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,13 +59,13 @@ def sweep_command(**parameters: Any) -> int:
     if planned.there and not quiet:
         say(f"{len(planned.there)} of {len(points)} points are there already")
     with ProgressBar(quiet, "points") as progress:
-        found, unexpected = run_sweep(planned, run, progress, _no_warning if quiet else _warn)
+        found, failed = run_sweep(planned, run, progress, _warner(quiet))
     write_whole(folder / "sweep.csv", sweep_csv(found))
     _check_seen(planned, found, folder)
     click.echo(_shown(found, parameters["as_json"]), nl=False)
     if not quiet:
         say(f"wrote sweep.csv and a folder for each point to {parameters['output']}")
-    return _exit_code(found, unexpected)
+    return _exit_code(found, failed)
 
 
 def _runner(parameters: dict[str, Any], measured: bool) -> Any:
@@ -73,7 +74,9 @@ def _runner(parameters: dict[str, Any], measured: bool) -> Any:
 
     jobs, backend = parameters["jobs"] or (1 if measured else -1), parameters["backend"]
     if measured and (jobs != 1 or backend != "loky"):
-        raise UsageError("points of clock = measured run one after another on this machine; leave --jobs, --backend out")
+        raise UsageError(
+            "clock = measured runs one after another on this machine; leave --jobs and --backend out"
+        )
     return partial(run_tasks, jobs=jobs, backend=backend, address=parameters["address"])
 
 
@@ -91,16 +94,13 @@ def _shown(found: Sweep, as_json: bool) -> str:
     return to_text(sweep_document(found)) if as_json else sweep_table(found) + "\n"
 
 
-def _exit_code(found: Sweep, unexpected: bool) -> int:
+def _exit_code(found: Sweep, failed: bool) -> int:
     if not found.complete:
         say(f"stopped: {len(found.rows)} of {found.total} points; the same command goes on from there")
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED if unexpected else EXIT_OK
+    if failed:
+        return EXIT_FAILED
+    return EXIT_OK if found.complete else EXIT_INTERRUPTED
 
 
-def _warn(text: str) -> None:
-    say(f"warning: {text}")
-
-
-def _no_warning(_: str) -> None:
-    pass
+def _warner(quiet: bool) -> Callable[[str], None]:
+    return lambda text: None if quiet else say(f"warning: {text}")

@@ -3,7 +3,8 @@
 sweep.csv has a row for each point and seed: run, clock, the keys of the grid under their full names, seed, devices,
 throughput_per_device (output tokens/s), pareto_tpot and pareto_ttft, every figure under its name in `--json`, folder
 and error. A point is on a Pareto front where no other has both more throughput per device and a lower p99 of TPOT (or
-TTFT), means over its seeds; a seed without figures keeps its point off both fronts.
+TTFT), means over its seeds. A seed without figures keeps its point off both fronts, and so does a smaller share of
+finished sequences than another point's: refusing the long ones makes a tail look short.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MOST_ROWS = 40
 """Of a table; a larger sweep shows its fronts."""
 
 MEANING = (
-    "front: no other point has more output tokens/s per device and a lower p99 of TPOT or TTFT; figures are means over "
-    "n seeds"
+    "front: no other point has more output tokens/s per device and a lower p99 of TPOT or TTFT; never a point that "
+    "finished fewer of its sequences than another. Figures are means over n seeds"
 )
 
 
@@ -77,6 +78,12 @@ class Point:
     def throughput(self) -> float | None:
         return _mean([row.throughput for row in self.rows])
 
+    @property
+    def finished(self) -> float | None:
+        """Share of sequences that finished."""
+        counts = self.mean("finished"), self.mean("sequences")
+        return None if counts[0] is None or not counts[1] else counts[0] / counts[1]
+
 
 def points(sweep: Sweep) -> list[Point]:
     """Rows of equal values, in order of the first."""
@@ -88,8 +95,11 @@ def points(sweep: Sweep) -> list[Point]:
 
 def fronts(all_points: Sequence[Point]) -> list[list[str]]:
     """The fronts that each point is on."""
+    most = max((point.finished or 0.0 for point in all_points), default=0.0)
+    fair = [point.finished == most for point in all_points]
     marks = {
-        name: front([(point.throughput, point.mean(figure)) for point in all_points]) for name, figure in COSTS.items()
+        name: front([(p.throughput if ok else None, p.mean(cost)) for p, ok in zip(all_points, fair, strict=True)])
+        for name, cost in COSTS.items()
     }
     return [[name for name in COSTS if marks[name][i]] for i in range(len(all_points))]
 

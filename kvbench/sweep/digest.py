@@ -31,12 +31,17 @@ def point_digest(system: System) -> str:
     config = system.config.tree()
     facts = {
         "config": config,
-        "files": {name: _content(Path(name)) for name in sorted(set(_files(config)))},
+        "files": contents(config),
         "code": code_digest(),
         "versions": [__version__, SCHEMA, version("numpy")],
         "machine": cpu_name() if system.config["clock"] == "measured" else "",
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def contents(config: dict[str, Any]) -> dict[str, str]:
+    """What lies in the files that nested tables name: path -> digest."""
+    return {name: _content(Path(name)) for name in sorted(set(_files(config)))}
 
 
 @cache

@@ -60,14 +60,14 @@ def plan(axes: Sequence[Axis], points: Sequence[Point], folder: Path, steps: boo
 
 
 def run_sweep(planned: Planned, run: Run, progress: Progress, warn: Warn) -> tuple[Sweep, bool]:
-    """Run what is not there. The second value: whether a point failed for a reason that is a fault of kvbench.
+    """Run what is not there. The second value: whether a worker died, or a point failed by a fault of kvbench.
 
     Ctrl-C, or a worker that died, leaves the rows of the points that ended.
     raises  UsageError: no point could run
     """
     pending = [planned.tasks[i] for group in groups(planned.points, lambda _: ()) for i in group]
     pending = [task for task in pending if task.index not in planned.there]
-    outcomes, stopped = dict(planned.there), False
+    outcomes, stopped, failed = dict(planned.there), False, False
     if pending:
         progress(0, len(pending))
     try:
@@ -82,11 +82,11 @@ def run_sweep(planned: Planned, run: Run, progress: Progress, warn: Warn) -> tup
         if isinstance(error, UsageError):
             raise
         warn(str(error))
-        stopped = True
+        stopped = failed = True
     if not stopped and all(outcome.error for outcome in outcomes.values()):
         raise UsageError(f"no point of the sweep could run; the first: {outcomes[0].error}")
-    unexpected = any(not outcome.expected for outcome in outcomes.values())
-    return _sweep(planned, outcomes), unexpected
+    failed = failed or any(not outcome.expected for outcome in outcomes.values())
+    return _sweep(planned, outcomes), failed
 
 
 def _sweep(planned: Planned, outcomes: dict[int, Outcome]) -> Sweep:

@@ -22,6 +22,7 @@ from ..report.files import make_folder
 from ..report.grid import run_figures
 from ..report.result_files import write_result
 from ..workload.build import Workload, build_workload, workload_part
+from .digest import contents
 
 POINT = "point"
 """The entry of run.json that makes it a point of a sweep."""
@@ -57,7 +58,8 @@ def run_task(task: Task) -> Outcome:
     compile_watch.quiet = True  # the notice of several workers at once would help nobody
     try:
         config = build_system(task.configured.config).config
-        workload = _workload(json.dumps(workload_part(config.tree()), sort_keys=True))
+        part = workload_part(config.tree())
+        workload = _workload(json.dumps(part, sort_keys=True), json.dumps(contents(part)))
         result = run(task.configured, None, task.steps, workload)
         if not result.record.complete:
             raise KeyboardInterrupt
@@ -74,8 +76,8 @@ def run_task(task: Task) -> Outcome:
 
 
 @lru_cache(maxsize=1)
-def _workload(part: str) -> Workload:
-    """Neighbouring points mostly share their workload."""
+def _workload(part: str, _contents: str) -> Workload:
+    """Neighbouring points mostly share their workload; a worker may outlive the files it was read from."""
     return build_workload(json.loads(part))
 
 
