@@ -7,27 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..bench.options import KEY_OF_OPTION, flag
 from ..core.errors import UsageError
 
 if TYPE_CHECKING:
     from ..bench.configure import Configured
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-KEY_OF_OPTION = {
-    "clock": "clock",
-    "preset": "preset",
-    "model": "model",
-    "device": "device",
-    "tp": "tp",
-    "dtype": "dtype",
-    "num_prompts": "num_prompts",
-    "request_rate": "arrivals.rate",
-    "burstiness": "arrivals.burstiness",
-    "max_concurrency": "arrivals.concurrency",
-    "seed": "seed",
-}
-"""Parameter name -> key. The value stays text, so that one place checks it and words the error."""
 
 
 def configuration_options(command: F) -> F:
@@ -99,7 +85,7 @@ def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ())
     for parameter, key in KEY_OF_OPTION.items():
         value = parameters[parameter]
         if value is not None:
-            changes.append((f"--{parameter.replace('_', '-')}", f"{key}={value}"))
+            changes.append((flag(parameter), f"{key}={value}"))
     changes += [("--goodput", text) for text in goodput_changes(parameters["goodput"])]
     if parameters["skip_bad_rows"]:
         changes.append(("--skip-bad-rows", "trace.skip_bad_rows=true"))

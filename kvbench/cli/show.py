@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ..core.config import toml_text
 from ..core.errors import EXIT_OK
 from .options import RunCommand, configuration_options, configured
 
@@ -47,27 +48,17 @@ def config_command(**parameters: Any) -> int:
 
     config = build_system(configured(parameters).config).config
     for key in key_tree().keys:
-        value = _toml(config[key.name])
+        value = toml_text(config[key.name])
         click.echo(f"{key.name} = {value}{_origin(config.where[key.name])}")
         unit = f" {key.unit}" if key.unit else ""
-        choices = f"one of {', '.join(_toml(c) for c in key.choices)}; " if key.choices else ""
-        text = f"{key.meaning}; {choices}default {_toml(key.default)}{unit}"
+        choices = f"one of {', '.join(toml_text(c) for c in key.choices)}; " if key.choices else ""
+        text = f"{key.meaning}; {choices}default {toml_text(key.default)}{unit}"
         click.echo(textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    "))
     return EXIT_OK
 
 
 def _origin(where: str) -> str:
     return "" if where == "default" else f"    ({where})"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _section(title: str, lines: Mapping[str, str]) -> None:

@@ -74,9 +74,7 @@ def _runner(parameters: dict[str, Any], measured: bool) -> Any:
 
     jobs, backend = parameters["jobs"] or (1 if measured else -1), parameters["backend"]
     if measured and (jobs != 1 or backend != "loky"):
-        raise UsageError(
-            "clock = measured runs one after another on this machine; leave --jobs and --backend out"
-        )
+        raise UsageError("clock = measured runs one after another on this machine; leave --jobs and --backend out")
     return partial(run_tasks, jobs=jobs, backend=backend, address=parameters["address"])
 
 

@@ -9,6 +9,7 @@ pass them in. `[[phase]]` is the one table that is a list; a phase may set its o
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -175,6 +176,18 @@ def nest(values: Mapping[str, Any], phases: Iterable[Mapping[str, Any]] = ()) ->
         at[last] = value
     listed = [nest(phase) for phase in phases]
     return {**tree, PHASE: listed} if listed else tree
+
+
+def toml_text(value: Any) -> str:
+    """A value as TOML, so that reading it back gives it again. A NumPy scalar is the number that it holds."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k} = {toml_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_text(v) for v in value) + "]"
+    return str(value) if isinstance(value, int | float) else json.dumps(str(value), ensure_ascii=False)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
