@@ -85,11 +85,11 @@ def test_parquet_without_pyarrow_is_said_before_anything_runs(fake_engine, monke
 
 
 def test_what_is_wrong_is_a_usage_error(fake_engine, tmp_path):
-    with pytest.raises(UsageError, match="unknown key cache.blcks; the nearest is cache.blocks"):
+    with pytest.raises(UsageError, match=r"unknown key cache\.blcks; the nearest is cache\.blocks"):
         kvbench.run("chat", set={"cache.blcks": 1})
     with pytest.raises(UsageError, match="no option presset; the nearest is preset"):
         kvbench.run("chat", presset="vllm")
-    with pytest.raises(UsageError, match="run.json: no such file"):
+    with pytest.raises(UsageError, match=r"run\.json: no such file"):
         kvbench.load(tmp_path)
     with pytest.raises(UsageError, match="steps=True"):
         _ = run_small().steps

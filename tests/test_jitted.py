@@ -63,12 +63,18 @@ def test_a_real_model_says_the_same_whatever_the_cache_does():
     assert "2 runs in exact numerics" not in done.stdout
 
 
+def test_trace_info_compiled():
+    pytest_again("tests/bench/test_trace_info.py")
+
+
 SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
 
-# Small, with everything that takes memory away: evictions, preemptions, cancels, samples, sessions.
+FLUSH = ("--set", "flush=[{at_s=1.5}]")
+
+# Small, with everything that takes memory away: evictions, preemptions, flushes, samples, sessions.
 LOADS = {
-    "sglang": ("--preset", "sglang", "--set", "block_tokens=1", "--set", "cache.blocks=4000"),
-    "vllm": ("--preset", "vllm", "--set", "cache.blocks=260"),
+    "sglang": ("--preset", "sglang", "--set", "block_tokens=1", "--set", "cache.blocks=4000", *FLUSH),
+    "vllm": ("--preset", "vllm", "--set", "cache.blocks=260", *FLUSH),
     "beams": ("--preset", "vllm", "--set", "cache.blocks=220", *SET_BEAMS),
 }
 CROWD = ("--num-prompts", "120", "--request-rate", "60", "--set", "max_model_len=3000", "--steps")

@@ -18,7 +18,10 @@ from ..scheduler.presets import ALIASES, find_preset
 from .keys import key_tree
 from .scenarios import scenario_names, scenario_path
 
-REPLACED_BY_TRACE = ("trace.", "arrivals.", "lengths.", "sharing.", "sessions.", "num_prompts")
+DRAWN = ("arrivals.", "lengths.", "sharing.", "sessions.", "documents.", "namespace.", "agents.", "flush")
+"""What a trace has instead of."""
+
+REPLACED_BY_TRACE = (*DRAWN, "trace.", "num_prompts", "exclude")
 """What `--trace` takes from the target: everything that the trace itself says."""
 
 HOLDS_FOR_TRACE = ("arrivals.concurrency", "lengths.max_tokens")
@@ -140,7 +143,7 @@ def _check_use(config: Config, preset: str) -> None:
             continue
         if name.startswith("trace.") and name != "trace.path" and not config["trace.path"]:
             raise UsageError(f"{where}: {name} needs a trace (trace.path or --trace FILE)")
-        drawn = name.startswith(("arrivals.", "lengths.", "sharing.", "sessions."))
+        drawn = name.startswith(DRAWN)
         heeded = name in HOLDS_FOR_TRACE or (name, config[name]) == ("arrivals.process", "closed")
         if drawn and not heeded and config["trace.path"]:
             raise UsageError(

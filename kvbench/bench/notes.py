@@ -13,6 +13,9 @@ _NS_PER_S = 1e9
 _BACKLOG_SHARE = 0.2
 """A run that goes on for this share of its arrivals' span after the last of them was overloaded."""
 
+HIT_RATE_TOLERANCE = 0.02
+"""How far the generated workload may be from the hit rate that is asked for."""
+
 _OF_STATE = {
     "warm": "the cache has seen this very workload once before t = 0: its hits stand for a second visit, "
     "never for a first one",
@@ -37,6 +40,25 @@ def honest_notes(cache_state: str, journal: Journal) -> tuple[str, ...]:
                 "along; these latencies measure the backlog, not the system at a rate it can bear"
             )
     return tuple(notes)
+
+
+def excluded_notes(excluded: Sequence[str]) -> tuple[str, ...]:
+    """What is not in the results."""
+    if not excluded:
+        return ()
+    return (
+        f"left out of latencies, throughput and hit rate: {', '.join(excluded)}; blocks, steps, evictions and "
+        "preemptions are of the whole run",
+    )
+
+
+def target_notes(asked: float, found: int | None, prompt_tokens: int) -> tuple[str, ...]:
+    """Whether an infinite cache finds the share of prompt tokens that sharing.hit_rate asks for."""
+    if asked == 0.0 or found is None or prompt_tokens == 0:
+        return ()
+    share = found / prompt_tokens
+    verdict = "is met" if abs(share - asked) <= HIT_RATE_TOLERANCE else "IS MISSED"
+    return (f"sharing.hit_rate = {asked:g} {verdict}: an infinite cache finds {100 * share:.2f} % of prompt tokens",)
 
 
 def beam_notes(width: int, skew: float) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
-from .notes import beam_notes, fault_notes, honest_notes
+from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, target_notes
 from .system import System, build_system
 
 Progress = Callable[[int, int], None]
@@ -102,7 +102,8 @@ def run(
         bounds = run_bounds(requests, simulation.block_keys(), journal, system.settings)
     with stages.stage("metrics"):
         summary = summarise(journal, requests, counters, bounds, Slo(**system.config.section("slo")))
-        record = _record(configured, system, costs, requests, journal, counters, summary, complete)
+        target = target_notes(system.config["sharing.hit_rate"], bounds.infinite, counters.admitted_prompt_tokens)
+        record = _record(configured, system, costs, requests, journal, counters, summary, complete, target)
         record = _with_measures(record, system, simulation)
     document = run_document(record, _details(configured, system, costs, trace, stages))
     if isinstance(simulation, MeasuredRun):
@@ -170,6 +171,7 @@ def _record(
     counters: Counters,
     summary: Summary,
     complete: bool,
+    target: tuple[str, ...],
 ) -> RunRecord:
     config = system.config
     preset = find_preset(config["preset"], config.where["preset"])
@@ -200,7 +202,9 @@ def _record(
             *requests.notes,
             *(costs.notes if config["clock"] == "modelled" else ()),
             *beam_notes(config["beam.width"], config["beam.skew"]),
-            *honest_notes(config["cache.state"], journal),
+            *excluded_notes(requests.excluded),
+            *target,
+            *honest_notes(system.settings.cache.state, journal),
         ),
         complete=complete,
         summary=summary,

@@ -28,15 +28,6 @@ from ..engine.settings import (
 )
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
-from .measured import (
-    catalogue_model,
-    check_config,
-    cpu_budget,
-    measured_settings,
-    model_config,
-    model_name,
-    this_machine,
-)
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -97,6 +88,16 @@ def build_system(config: Config, record_steps: bool = False) -> System:
 
 def _measured_system(config: Config) -> System:
     """The same for a model that runs on this machine."""
+    from .measured import (  # here: it needs NumPy, and `kvbench config` answers without
+        catalogue_model,
+        check_config,
+        cpu_budget,
+        measured_settings,
+        model_config,
+        model_name,
+        this_machine,
+    )
+
     check_config(config)
     device, shape = this_machine(), model_config(config)
     model = catalogue_model(model_name(config), shape)
@@ -180,7 +181,7 @@ def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_
             num_blocks=config["cache.blocks"],
             eviction=config["cache.eviction"],
             free_order=config["cache.free_order"],
-            state=config["cache.state"],
+            state=_state_at_start(config),
             unregister_unwritten=config["cache.unregister_unwritten"],
             copy_on_write=config["cache.copy_on_write"],
             allocation=config["cache.allocation"],
@@ -206,6 +207,12 @@ def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_
         check=config["check"],
         faults=planted_faults(config),
     )
+
+
+def _state_at_start(config: Config) -> str:
+    """A part that warms the cache up runs in front of the others, so the cache is cold before it."""
+    warms_up = any(phase.get("warm_up") for phase in config.phases)
+    return "cold" if warms_up and config["cache.state"] == "warm" else str(config["cache.state"])
 
 
 def planted_faults(config: Config) -> tuple[str, ...]:

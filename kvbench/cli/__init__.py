@@ -21,7 +21,11 @@ from .kernels import kernels_command
 from .record import record_command
 from .run import run_command
 from .show import config_command, list_command
+<<<<<<< HEAD
 from .sweep import sweep_command
+=======
+from .trace import trace_command
+>>>>>>> main
 from .verify import verify_command
 
 NO_COLOR = bool(os.environ.get("NO_COLOR"))
@@ -46,6 +50,7 @@ def app(context: click.Context) -> int | None:
 app.add_command(run_command, "run")
 app.add_command(list_command, "list")
 app.add_command(config_command, "config")
+app.add_command(trace_command, "trace")
 app.add_command(record_command, "record")
 app.add_command(kernels_command, "kernels")
 app.add_command(verify_command, "verify")

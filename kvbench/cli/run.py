@@ -33,6 +33,7 @@ DETAILS = ("intervals", "attribution", "steady")
     help="Of requests and steps. [csv]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
+@click.option("--cache-state", metavar="STATE", help="At t = 0: cold, warm, prefilled; both: cold and warm compared.")
 @click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
 @click.option(
     "--grid", "grids", metavar="KEY=V,V", multiple=True, help="Run every combination; 1000..64000*4 is a range."
@@ -66,6 +67,10 @@ def run_command(**parameters: Any) -> int:
         raise UsageError("--seeds runs one configuration; for a grid name the seeds in it: --grid seed=0..4+1")
     if (parameters["seeds"] or parameters["grids"] or parameters["cache_only"]) and _details_of(parameters):
         raise UsageError(f"--{_details_of(parameters)} looks into one run; leave --seeds, --grid or --cache-only out")
+    if parameters["cache_state"] == "both":
+        from .cache_states import run_both
+
+        return run_both(parameters)
     if parameters["grids"]:
         from .grid import run_points
 
@@ -74,7 +79,7 @@ def run_command(**parameters: Any) -> int:
         from .replicates import run_replicates
 
         return run_replicates(parameters)
-    configuration = configured(parameters)
+    configuration = configured(parameters, cache_state(parameters))
     if parameters["cache_only"]:
         return _replay(configuration, parameters)
     return _run(configuration, parameters)
@@ -82,6 +87,12 @@ def run_command(**parameters: Any) -> int:
 
 def _details_of(parameters: dict[str, Any]) -> str:
     return next((name for name in DETAILS if parameters[name]), "")
+
+
+def cache_state(parameters: dict[str, Any]) -> list[tuple[str, str]]:
+    """--cache-state as a change of the configuration."""
+    state = parameters["cache_state"]
+    return [] if state is None else [("--cache-state", f"cache.state={state}")]
 
 
 def _run(configuration: Configured, parameters: dict[str, Any]) -> int:

@@ -132,7 +132,7 @@ def check(key: Key, value: Any, where: str, folder: Path | None = None) -> Any:
             raise UsageError(f"{where}: {key.name} is one of {', '.join(key.choices)}; got {value!r}")
         if kind == "choice-or-function" and value not in key.choices:
             return _function(key, value, where, folder)
-        if kind == "path" and value and folder is not None:
+        if kind == "path" and value not in ("", "-") and folder is not None:  # - is standard input
             return str((folder / Path(value).expanduser()).resolve())
         return value
     if kind == "bool":
@@ -140,8 +140,34 @@ def check(key: Key, value: Any, where: str, folder: Path | None = None) -> Any:
             raise UsageError(f"{where}: {key.name} is true or false, got {_shown(value)}")
         return value
     if kind == "length" and isinstance(value, Mapping | str):
-        return dict(value) if isinstance(value, Mapping) else value
+        return _with_files(value, folder) if isinstance(value, Mapping) else value
+    if kind == "names":
+        return _names(key, value, where)
+    if kind == "tables":
+        if not isinstance(value, list | tuple) or not all(isinstance(table, Mapping) for table in value):
+            raise UsageError(f"{where}: {key.name} is a list of tables, got {_shown(value)}")
+        return [dict(table) for table in value]
     return _number(key, value, where)
+
+
+def _with_files(table: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """A table of a length with the paths in it, also those of parts within parts, made absolute."""
+    found = dict(table)
+    if isinstance(found.get("file"), str) and folder is not None:
+        found["file"] = str((folder / Path(found["file"]).expanduser()).resolve())
+    if isinstance(found.get("parts"), list | tuple):
+        found["parts"] = [_with_files(p, folder) if isinstance(p, Mapping) else p for p in found["parts"]]
+    return found
+
+
+def _names(key: Key, value: Any, where: str) -> str | list[str]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(name, str) for name in value):
+        raise UsageError(f"{where}: {key.name} is a string or a list of strings, got {_shown(value)}")
+    if len(set(value)) < len(value):
+        raise UsageError(f"{where}: {key.name} names {max(value, key=list(value).count)!r} twice")
+    return list(value)
 
 
 def _function(key: Key, value: str, where: str, folder: Path | None) -> str:
@@ -261,6 +287,7 @@ def _parse(raw: str, key: Key | None) -> Any:
     except tomllib.TOMLDecodeError:
         value = raw
     textual = key is not None and key.kind in ("str", "path", "choice", "choice-or-function")
+    textual = textual or (key is not None and key.kind == "names" and not isinstance(value, list))
     return raw if textual and not isinstance(value, str) else value
 
 

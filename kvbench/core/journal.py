@@ -78,6 +78,7 @@ class Journal:
     itl_gap_ns, itl_count   (rows,) inter-token gaps and how many tokens had that gap
     steps            (num_steps or 0, len(STEP_COLUMNS))
     parts_ns         (num_sequences or 0, len(PARTS)); a row of NEVER for one that has not ended
+    itl_phase        (rows,) the phase in whose time each gap came, where phases are left out of results; else None
     """
 
     request_index: I64
@@ -96,6 +97,7 @@ class Journal:
     itl_count: I64
     steps: I64
     parts_ns: I64 = field(default_factory=no_parts)
+    itl_phase: I64 | None = None
 
 
 @dataclass(frozen=True)

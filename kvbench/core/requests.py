@@ -56,6 +56,9 @@ class Requests:
     token_ids       (ids,) explicit ids
     present_tokens  (n,) leading tokens whose KV comes with the request (computed elsewhere, sent here); they are
                     installed, not computed, and are no cache hits. None = no request brings any
+    joins           (n,) the request whose successors wait for this one too (parallel calls), NONE = for itself alone.
+                    None = there are none
+    flush_ns, flush_namespace   (flushes,) ascending times at which a namespace is emptied. None = there are none
     """
 
     arrival_ns: I64
@@ -80,9 +83,15 @@ class Requests:
     segment_length: I64
     token_ids: I64
     present_tokens: I64 | None = None
+    joins: I64 | None = None
+    flush_ns: I64 | None = None
+    flush_namespace: I64 | None = None
     tenants: tuple[str, ...] = ("default",)
     namespaces: tuple[str, ...] = ("",)
     phases: tuple[str, ...] = ("main",)
+    excluded: tuple[str, ...] = ()
+    """Phases that are left out of results."""
+
     block_hint: int = 0
     """Tokens per block of the trace the requests came from; 0 when they did not come from one."""
 
@@ -95,6 +104,10 @@ class Requests:
     @property
     def num_sequences(self) -> int:
         return int(self.samples.sum())
+
+    def is_excluded(self) -> NDArray[np.bool_]:
+        """(n,) whether a request belongs to a phase that is left out of results."""
+        return np.array([name in self.excluded for name in self.phases])[self.phase]
 
     def fingerprint(self) -> str:
         """sha256 over every array and name: equal fingerprints are equal workloads."""
@@ -124,6 +137,14 @@ class Requests:
         if self.present_tokens is not None:
             wrong = (self.present_tokens < 0) | (self.present_tokens >= self.prompt_tokens)
             _first_bad(wrong, "brings KV for none or all of its prompt", self.present_tokens)
+        if self.joins is not None:
+            lead = np.where(self.joins == NONE, np.arange(n), self.joins)
+            _first_bad(lead[lead] != lead, "joins a request that joins another one", self.joins)
+            waited = np.where(self.after == NONE, np.arange(n), self.after)
+            alone = (self.after == NONE) | (self.joins[waited] == NONE)
+            _first_bad(~alone, "waits for one call of several; it has to wait for the first", self.after)
+        if self.flush_ns is not None and np.any(np.diff(self.flush_ns, prepend=0) < 0):
+            raise UsageError("flushes are not in order of time")
         _first_bad(self.segment_length < 1, "is an empty segment", self.segment_length)
         if self.segment_offset.size != n + 1 or self.segment_offset[-1] != self.segment_length.size:
             raise UsageError("segment_offset does not cover the segments")

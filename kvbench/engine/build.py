@@ -217,6 +217,7 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
     prompt = r.prompt_tokens[request]
     room = np.maximum(settings.max_model_len - prompt, 0)
     output = np.minimum(np.minimum(r.output_tokens, r.max_tokens)[request], room)
+    lead = np.arange(len(r)) if r.joins is None else np.where(r.joins == NONE, np.arange(len(r)), r.joins)
     child = np.full(len(r), -1, np.int64)
     sibling = np.full(len(r), -1, np.int64)
     for i in np.flatnonzero(r.after != NONE)[::-1]:  # so that a list of children is in order
@@ -225,6 +226,7 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
     given = {
         "request": request,
         "namespace": r.namespace[request],
+        "root": r.namespace[request],
         "priority": r.priority[request],
         "prompt": prompt,
         "output": output,
@@ -235,7 +237,9 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "cancel_after": r.cancel_ns[request],
         "arrival": r.arrival_ns[request],
         "first": np.concatenate(([0], np.cumsum(r.samples))),
-        "pending": r.samples.copy(),
+        "lead": lead,
+        "pending": np.bincount(lead, r.samples, len(r)),
+        "ended_ns": np.zeros(len(r)),
         "child": child,
         "sibling": sibling,
         "think_ns": r.think_ns.copy(),

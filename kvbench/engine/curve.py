@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.errors import UsageError
 from ..core.requests import I64, Requests
 from ..prefix.keys import BlockKeys, block_keys
 from ..prefix.optimum import lru_hits, most_hits
@@ -25,10 +26,17 @@ from .settings import EngineSettings
 
 @dataclass(frozen=True)
 class Offline:
-    """A workload at one block size: keys and reuses, made when they are first asked for."""
+    """A workload at one block size: keys and reuses, made when they are first asked for.
+
+    raises   UsageError: it has flushes, which come at a time, and there is no clock
+    """
 
     requests: Requests
     block_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.requests.flush_ns is not None:
+            raise UsageError("flush comes at a time, and --cache-only has no clock; leave one of them out")
 
     @cached_property
     def whole(self) -> I64:

@@ -217,10 +217,11 @@ def settle_ended(e):
             push_event(e, q.finish[seq], TIMER, seq)  # the client has its last token only then
         else:
             e.in_flight -= 1
-        request = q.request[seq]
-        q.pending[request] -= 1
-        if q.pending[request] == 0:
-            _start_successors(e, request)
+        lead = q.lead[q.request[seq]]
+        q.pending[lead] -= 1
+        q.ended_ns[lead] = max(q.ended_ns[lead], q.finish[seq])
+        if q.pending[lead] == 0:
+            _start_successors(e, lead)
     e.num_ended = 0
     _release_held(e)
 
@@ -237,11 +238,9 @@ def _release_held(e):
 
 @inline
 def _start_successors(e, request):
-    """All samples are done: the next turn comes after the last of them, and the thinking."""
+    """All samples, of parallel calls too, are done: the next turn comes after the last of them, and the thinking."""
     q = e.seqs
-    end_ns = 0
-    for seq in range(q.first[request], q.first[request + 1]):
-        end_ns = max(end_ns, q.finish[seq])
+    end_ns = q.ended_ns[request]
     child = q.child[request]
     while child >= 0:
         arrival = end_ns + q.think_ns[child]

@@ -33,7 +33,7 @@ from ..scheduler import (
     token_budget_calendar,
 )
 from ..scheduler.lifecycle import drop_waiting
-from ..scheduler.spent import pass_time
+from ..scheduler.spent import spend
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
     FAILED,
@@ -88,6 +88,7 @@ def execute(e):
     if batch > 0:
         set_decode(query, batch, context, 0)
     duration = step_ns(e.costs, query, e.resources)
+    e.step_model_ns = duration - e.resources[HOST] if e.overlap else duration
     e.step_prefill_ns = 0
     if chunks > 0:
         e.step_prefill_ns = NEVER_NS if batch == 0 else _prefill_share(e, batch, context, duration)
@@ -225,7 +226,7 @@ def one_step(e, schedule, commit, watch):
         host = e.resources[HOST]
         run_for(e, host, duration - host, e.pool.evicted - evicted)
         watch(e)
-    pass_time(e, e.now - before)
+    spend(e, e.now - before)
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from ..core.errors import KvbenchError, UsageError
 from ..core.requests import I64, Requests
-from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import sequence_keys
@@ -90,9 +89,11 @@ class MeasuredRun(Simulation):
 
     # ---------------------------------------------------------------- the loop
 
-    def advance(self, until_ns: int = NEVER_NS, max_steps: int = NEVER_NS) -> bool:
-        """Run until a time (no step starts at or after it) or for some steps. True when all is done."""
+    slice_steps = 20
+
+    def _advance(self, until_ns: int, max_steps: int) -> bool:
         self._mark = time.perf_counter_ns()
+        self._reached_time = False
         for _ in range(min(max_steps, 1 << 40)):
             with np.errstate(over="ignore"):
                 status = self._step(until_ns)
@@ -108,13 +109,8 @@ class MeasuredRun(Simulation):
     def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Run to the end, calling progress(sequences done, all) now and then."""
         try:
-            done = False
-            while not done:
-                done = self.advance(NEVER_NS, 20)
-                if progress is not None:
-                    progress(self._stepper.now().num_done // max(self.settings.beam.width, 1), self.num_sequences)
+            super().run(progress)
             self._host_copies.drain()
-            check_integrity(self.engine)
         finally:
             if self._running is not None:
                 self._running.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core import journal as core_journal
 from ..core.errors import KvbenchError
@@ -16,6 +17,7 @@ from ..prefix.keys import BlockKeys
 from ..scheduler.shadow import VIOLATIONS
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
+    ARRIVED,
     BAD_TRANSITION,
     CANCELLED,
     FAILED,
@@ -30,6 +32,7 @@ from ..scheduler.state_columns import (
 )
 from .attribution import parts_of
 from .build import build_engine
+from .flush import Flushes
 from .integrity import check_integrity
 from .loop import DONE, FAULT, PAUSED, advance
 from .probe import settle_slots
@@ -37,6 +40,7 @@ from .settings import EngineSettings
 from .warm import prepare_cache
 
 _SLICE_STEPS = 20_000
+_FEW_STEPS = 16
 
 _STATUS_OF_STATE = {
     FINISHED: core_journal.FINISHED,
@@ -55,15 +59,29 @@ class Simulation:
     >>> simulation.journal().first_token_ns
     """
 
+    slice_steps = _SLICE_STEPS
+    """Steps between two calls of `progress`."""
+
     def __init__(self, requests: Requests, settings: EngineSettings, tables: CostTables) -> None:
         self.requests = requests
         self.settings = settings
         self.engine: Engine = build_engine(requests, settings, tables)
         prepare_cache(self.engine, requests, settings.cache.state)
+        self._flushes = Flushes(requests, settings)
+        self._reached_time = False
+        self._rows_before: list[int] = []  # of gaps, before each phase that has begun
         self.num_sequences = requests.num_sequences
 
     def advance(self, until_ns: int = NEVER_NS, max_steps: int = NEVER_NS) -> bool:
         """Run until a time (no step starts at or after it) or for some steps. True when all is done."""
+        while self._flushes.next_ns < until_ns:
+            done = self._advance(self._flushes.next_ns, max_steps)
+            if done or not self._reached_time:
+                return done
+            self._flushes.carry_out(self.engine)
+        return self._advance(until_ns, max_steps)
+
+    def _advance(self, until_ns: int, max_steps: int) -> bool:
         if self.settings.check:
             return self._advance_checked(until_ns, max_steps)
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
@@ -81,18 +99,46 @@ class Simulation:
                 raise KvbenchError(self.fault())
             check_integrity(self.engine)
             if status in (DONE, PAUSED):
+                self._reached_time = status == PAUSED
                 return status == DONE
+        self._reached_time = False
         return False
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Run to the end in slices, calling progress(sequences done, all) between them."""
         done = False
         while not done:
-            done = self.advance(NEVER_NS, _SLICE_STEPS)
+            done = self._advance_in_phase()
             if progress is not None:
                 progress(int(self.engine.num_done) // max(self.settings.beam.width, 1), self.num_sequences)
         check_integrity(self.engine)
         return True
+
+    def _advance_in_phase(self) -> bool:
+        """A slice; where phases are left out of results, one that ends at the start of the next phase.
+
+        What a token waited is told by the time in which it came, to one step, or to some under a closed loop.
+        """
+        requests, begun = self.requests, len(self._rows_before)
+        if not requests.excluded or begun == len(requests.phases):
+            return self.advance(NEVER_NS, self.slice_steps)
+        first = int(np.argmax(requests.phase == begun))
+        if self.settings.closed_loop:
+            done = self.advance(NEVER_NS, _FEW_STEPS)
+            has_come = bool(self.engine.seqs.state[self.engine.seqs.first[first]] != ARRIVED)
+        else:
+            done = self.advance(int(requests.arrival_ns[first]), self.slice_steps)
+            has_come = done or self._reached_time
+        if has_come:
+            self._rows_before.append(int(self.engine.journal.rows))
+        return done
+
+    def _phase_of_gaps(self) -> NDArray[np.int64] | None:
+        """(rows,) where phases are left out of results."""
+        if not self._rows_before:
+            return None
+        rows = np.arange(int(self.engine.journal.rows))
+        return np.maximum(np.searchsorted(self._rows_before, rows, side="right") - 1, 0)
 
     def fault(self) -> str:
         """What made the loop stop, in words."""
@@ -145,6 +191,7 @@ class Simulation:
             itl_count=e.journal.count[: e.journal.rows],
             steps=e.journal.steps[: e.journal.num_steps],
             parts_ns=parts_of(q, status, self.settings)[heard],
+            itl_phase=self._phase_of_gaps(),
         )
 
     def block_keys(self) -> BlockKeys:

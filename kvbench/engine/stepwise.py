@@ -17,18 +17,13 @@ from typing import Any, NamedTuple
 from numba import njit, types
 
 from ..core.jit import PLAIN, entry
-from ..core.units import NEVER_NS
-from ..scheduler.spent import pass_time
+from ..scheduler.spent import scaled, spend
 from ..scheduler.state import Engine
 from . import loop
 from .events import settle_ended
 
 # What `plan` returns besides loop.DONE, PAUSED and FAULT.
 PLANNED, MUST_WAIT, EMPTY = 16, 17, 18
-
-
-_PARTS = 1_000_000
-"""Shares of a step that has not ended are whole numbers of these."""
 
 
 class Now(NamedTuple):
@@ -86,13 +81,13 @@ def _plan(e, until_ns, schedule, cancel):
 
 def _complete(e, host, device, evicted, commit, watch):
     """The planned step took so long; what the host has results of is committed."""
-    before, modelled = e.now, loop.execute(e)  # counts its rows, too
-    if 0 < e.step_prefill_ns < NEVER_NS:  # of a mixed step: the share that the cost tables give to its prefills
-        whole = _PARTS if e.overlap else host + device
-        e.step_prefill_ns = max(e.step_prefill_ns * whole // max(modelled, 1), 1)
+    loop.execute(e)  # counts its rows
+    before = e.now
+    if not e.overlap:
+        e.step_prefill_ns = scaled(e.step_prefill_ns, e.step_model_ns, host + device)
     loop.run_for(e, host, device, evicted)
     watch(e)
-    pass_time(e, e.now - before)
+    spend(e, e.now - before)
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)
@@ -102,7 +97,7 @@ def _wait(e, commit):
     """The step that ran has ended, and nothing was planned beside it."""
     before = e.now
     e.now = max(e.now, e.device_end)
-    pass_time(e, e.now - before)
+    spend(e, e.now - before)
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)
@@ -111,6 +106,7 @@ def _wait(e, commit):
 @entry
 def landed(e, device):
     """Under overlap: the step that was launched last took `device` ns; it had been counted with none."""
+    e.flight_prefill_ns = scaled(e.flight_prefill_ns, e.step_model_ns, device)
     row = e.journal.steps[e.journal.num_steps - 1]
     end = e.device_end + device
     weight = end // 1000 - e.device_end // 1000
@@ -122,8 +118,6 @@ def landed(e, device):
     e.device_ns += device
     row[1] += device
     e.device_end = end
-    if 0 < e.flight_prefill_ns < NEVER_NS:
-        e.flight_prefill_ns = max(e.flight_prefill_ns * device // _PARTS, 1)
 
 
 @cache

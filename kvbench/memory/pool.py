@@ -166,6 +166,18 @@ def list_unlink(after, before, block):
 
 
 @jit
+def list_to_front(pool, block):
+    """Move a free block to the front of the free queue."""
+    after, before = pool.after, pool.before
+    list_unlink(after, before, block)
+    head = np.int64(after[0])
+    after[block] = head
+    before[head] = block
+    after[0] = block
+    before[block] = 0
+
+
+@jit
 def list_give(pool, row, n):
     """Drop one reference of row[0:n], last block first; blocks without references join the free queue.
 

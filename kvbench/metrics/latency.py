@@ -6,7 +6,7 @@ counted. Names and definitions are those of `vllm bench serve`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,12 @@ def sequence_times(journal: Journal) -> SequenceTimes:
 def summarise(
     journal: Journal, requests: Requests, counters: Counters, bounds: HitBounds | None = None, slo: Slo = NO_SLO
 ) -> Summary:
-    """Distributions and totals of a run, finished or partial. bounds: of its hits, where they were worked out."""
+    """Distributions and totals of a run, finished or partial. bounds: of its hits, where they were worked out.
+
+    Of phases that are left out nothing is in latencies, throughput and hits; totals of the engine hold them.
+    """
+    if requests.excluded:
+        journal, bounds = _included(journal, requests), None
     times = sequence_times(journal)
     done = journal.status == FINISHED
     latencies = {
@@ -103,6 +108,36 @@ def _goodput(journal: Journal, times: SequenceTimes, slo: Slo) -> dict[str, tupl
     }
 
 
+def _included(journal: Journal, requests: Requests) -> Journal:
+    """The rows of sequences and gaps of the phases that are in the results."""
+    out = requests.is_excluded()
+    kept = ~out[journal.request_index]
+    phases = np.array([name not in requests.excluded for name in requests.phases])
+    phase = journal.itl_phase
+    gaps = slice(None) if phase is None else phases[phase]
+    columns = {
+        f.name: getattr(journal, f.name)[kept]
+        for f in fields(Journal)
+        if not f.name.startswith(("itl_", "steps", "parts_"))
+    }
+    return Journal(
+        **columns,
+        itl_gap_ns=journal.itl_gap_ns[gaps],
+        itl_count=journal.itl_count[gaps],
+        steps=journal.steps,
+        parts_ns=journal.parts_ns[kept] if len(journal.parts_ns) else journal.parts_ns,
+    )
+
+
+def _hits(journal: Journal, requests: Requests, counters: Counters) -> tuple[int, int]:
+    """Prompt tokens found, and asked for, at first admissions."""
+    if not requests.excluded:
+        return int(counters.matched_tokens), int(counters.admitted_prompt_tokens)
+    admitted = journal.scheduled_ns != NEVER
+    prompts = requests.prompt_tokens[journal.request_index]
+    return int(journal.cached_tokens[admitted].sum()), int(prompts[admitted].sum())
+
+
 def _scalars(
     journal: Journal, requests: Requests, counters: Counters, bounds: HitBounds | None, done: NDArray[np.bool_]
 ) -> dict[str, tuple[float | int | None, str]]:
@@ -110,9 +145,9 @@ def _scalars(
     prompts = requests.prompt_tokens[journal.request_index]
     output = int(journal.output_tokens[done].sum())
     total = output + int(prompts[done].sum())
-    matched, admitted = int(counters.matched_tokens), int(counters.admitted_prompt_tokens)
+    matched, admitted = _hits(journal, requests, counters)
     return {
-        "requests": (len(requests), "requests"),
+        "requests": (int(np.count_nonzero(~requests.is_excluded())), "requests"),
         "sequences": (int(done.size), "sequences"),
         "finished": (int(done.sum()), "sequences"),
         "duration": (wall_ns / NS_PER_S, "s"),
@@ -139,7 +174,7 @@ def _scalars(
         "host_time": (counters.host_ns / NS_PER_S, "s"),
         "host_time_exposed": (counters.exposed_host_ns / NS_PER_S, "s"),
         "device_time": (counters.device_ns / NS_PER_S, "s"),
-        "device_idle": (_share_idle(counters.device_ns, wall_ns), "share of duration"),
+        "device_idle": (None if requests.excluded else _share_idle(counters.device_ns, wall_ns), "share of duration"),
         "saved_blocks_mean": (float(counters.saved_blocks_mean), "blocks"),
         "saved_blocks_share": (float(counters.saved_blocks_share), "share of blocks without sharing"),
         "copied_blocks": (int(counters.copied_blocks), "blocks"),

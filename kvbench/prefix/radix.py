@@ -446,6 +446,18 @@ def unlock(tree, node):
     return moved
 
 
+@inline
+def unhang(tree, pool, node):
+    """Give the blocks of a node back and free its record; its parent still counts it."""
+    nodes = tree.nodes
+    length, offset = nodes[node, LENGTH], nodes[node, OFFSET]
+    ring_give(pool, tree.blocks, offset, offset + length)
+    _remove(tree.table, _place(tree, nodes[node, PARENT], tree.keys[offset], node))
+    nodes[node, LENGTH] = 0
+    tree.free_nodes[tree.num_free_nodes] = node
+    tree.num_free_nodes += 1
+
+
 @entry
 def evict(tree, pool, num_blocks):
     """Free whole leaves in policy order until at least num_blocks are free; may overshoot. Returns blocks freed."""
@@ -457,11 +469,7 @@ def evict(tree, pool, num_blocks):
         if node == NO_NODE:
             break
         length, offset, parent = nodes[node, LENGTH], nodes[node, OFFSET], nodes[node, PARENT]
-        ring_give(pool, tree.blocks, offset, offset + length)
-        _remove(tree.table, _place(tree, parent, tree.keys[offset], node))
-        nodes[node, LENGTH] = 0
-        tree.free_nodes[tree.num_free_nodes] = node
-        tree.num_free_nodes += 1
+        unhang(tree, pool, node)
         tree.evicted_nodes += 1
         if tree.log_size < tree.log.shape[0]:
             tree.log[tree.log_size, 0] = offset

@@ -62,5 +62,5 @@ class RunRecord:
     summary: Summary
     copy_on_write: bool = False
     allocation: str = "paged"
-    measured: tuple[tuple[str, str], ...] = ()
     slo: str = ""
+    measured: tuple[tuple[str, str], ...] = ()

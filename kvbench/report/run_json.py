@@ -70,7 +70,7 @@ def summary_document(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def to_text(document: Mapping[str, Any]) -> str:
+def to_text(document: Mapping[str, Any] | list[Any]) -> str:
     """JSON that any reader takes: an infinite number becomes the string that configuration reads back."""
     return json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

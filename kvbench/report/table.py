@@ -28,14 +28,21 @@ TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue":
 def run_table(record: RunRecord) -> str:
     """The whole report of a run. Numbers are formatted here, so nothing parses them again."""
     blocks = [
-        _labelled(_head(record)),
-        _labelled(_totals(record.summary, record.slo)),
+        labelled(_head(record)),
+        labelled(_totals(record.summary, record.slo)),
         _latencies(record.summary),
-        _labelled(_cache(record)),
-        _labelled(list(record.measured)),
-        _labelled(_memory(record)),
+        labelled(_cache(record)),
+        labelled(list(record.measured)),
+        labelled(_memory(record)),
     ]
     return "\n\n".join(block for block in blocks if block)
+
+
+def run_head(record: RunRecord, cache_states: str) -> str:
+    """The head of a table that shows several cache states."""
+    import dataclasses
+
+    return labelled([row for row in _head(dataclasses.replace(record, cache_state=cache_states)) if row[0] != "note"])
 
 
 def _head(r: RunRecord) -> list[tuple[str, str]]:
@@ -243,7 +250,7 @@ def note(text: str) -> str:
     return textwrap.fill(text, WIDTH)
 
 
-def _labelled(rows: Sequence[tuple[str, str]]) -> str:
+def labelled(rows: Sequence[tuple[str, str]]) -> str:
     """Label and text; a text too long for the width goes on below itself."""
     import textwrap
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.jit import inline, jit
 from ..memory.pool import list_give, ring_give, ring_take
-from ..prefix import block_hash, radix
+from ..prefix import block_hash, forgetting, radix
 from ..prefix.keys import fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
 from .backup import back_up
@@ -105,6 +105,7 @@ def _unlocked_blocks(tree, node):
 def attach(e, slot, hits, link):
     """Hold the hits of a lookup that wrote this slot's table row."""
     rec = e.slots.rec
+    e.seqs.root[rec[slot, SEQ]] = e.seqs.namespace[rec[slot, SEQ]]
     rec[slot, BLOCKS] = hits
     rec[slot, PUBLISHED] = hits
     rec[slot, COMPUTED] = hits * e.rules.block_tokens
@@ -220,10 +221,19 @@ def publish_finished(e, slot):
     """The whole blocks of a sequence that ends become visible, if they are not. A lock goes with its release."""
     node = np.int64(0)
     if e.rules.cache_kind == RADIX:
-        node = _insert(e, slot, np.int64(1))
+        node = e.slots.rec[slot, NODE]
+        if not _is_stale(e, slot):
+            node = _insert(e, slot, np.int64(1))
     elif not e.rules.hit_same_step:
         _publish_computed(e, slot)
     back_up(e, slot, node)
+
+
+@inline
+def _is_stale(e, slot):
+    """Its namespace was flushed since it was admitted: nobody finds any more what it publishes."""
+    seq = e.slots.rec[slot, SEQ]
+    return e.seqs.root[seq] != e.seqs.namespace[seq]
 
 
 @jit
@@ -271,10 +281,14 @@ def lose(e, slot):
 
 @jit
 def release(e, slot):
-    """Give back all memory of a slot. Under radix, only what is not published; the rest stays in the tree."""
+    """Give back all memory of a slot. Under radix, only what is not published; the rest stays in the tree.
+
+    What was published in a namespace that was flushed since goes too, once nobody else holds it.
+    """
     rec = e.slots.rec
     row = e.slots.table[slot]
     held = rec[slot, BLOCKS]
+    is_stale = _is_stale(e, slot)
     e.slots.holders -= 1
     e.table_blocks -= held
     e.context -= rec[slot, COMPUTED]
@@ -283,7 +297,11 @@ def release(e, slot):
         ring_give(e.pool, row, rec[slot, PUBLISHED], full)  # two groups, as SGLang gives them back
         ring_give(e.pool, row, full, held)
         radix.unlock(e.tree, rec[slot, NODE])
+        if is_stale:
+            forgetting.drop_path(e.tree, e.pool, rec[slot, NODE])
     else:
+        if is_stale:
+            forgetting.drop_unshared(e.hashes, e.pool, row, rec[slot, PUBLISHED])
         list_give(e.pool, row, held)
         block_hash.note(e.hashes, e.pool, RELEASED, row, 0, held, 0)
     rec[slot, BLOCKS] = 0

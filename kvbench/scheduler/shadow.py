@@ -130,7 +130,7 @@ def _write(e, slot, start, tokens):
 def _read(e, slot, seq, start, tokens):
     bt, s, q, table = e.rules.block_tokens, e.shadow, e.seqs, e.slots.table
     known = min(start + tokens, q.prompt[seq] + q.output[seq])  # a step too many has no content
-    content = root_hash(q.namespace[seq])
+    content = root_hash(q.root[seq])
     fill_keys(e.block_keys, seq, 0, known // bt, e.keys)
     for i in range(known // bt):
         content = chain(content, e.keys[i])

@@ -1,6 +1,6 @@
 """Where the time of each sequence goes, exactly and without a loop over the sequences of a step.
 
-The engine keeps two clocks, in ns, that move at the end of a step (`pass_time`):
+The engine keeps two clocks, in ns, that move at the end of a step (`spend`):
 
     step_clock     time in which a step ran
     decode_clock   of it, what the decodes of those steps would have taken without the prefills in them
@@ -16,6 +16,8 @@ step ran) is the rest of its life. Columns of Sequences.spent:
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from ..core.jit import inline, jit
 from .state_columns import IN_PREFILL, PHASE, PLAN_SLOT, SEQ
@@ -73,8 +75,16 @@ def note_end(e, seq):
     _stop(e.seqs.spent, seq, AGAIN, e.now)
 
 
+@inline
+def scaled(share, modelled, measured):
+    """The part of a measured time that `share` is of the modelled one (0 and NEVER_NS: none and all, stay)."""
+    if share <= 0 or share >= modelled:
+        return share
+    return max(np.int64(share / modelled * measured), 1)
+
+
 @jit
-def pass_time(e, elapsed):
+def spend(e, elapsed):
     """`elapsed` ns have gone by with the planned step, or with the one on the device; its results are not in yet."""
     in_flight = e.num_flight > 0
     prefilled_ns = e.flight_prefill_ns if in_flight else e.step_prefill_ns

@@ -35,12 +35,15 @@ class Sequences:
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list
-    first, pending, child, sibling, think_ns   (requests [+ 1],): its sequences, how many are not done yet, and
-                 the requests that arrive after it
+    namespace, root   where it looks for its prefix, and where it found it: a flush gives a namespace another number
+    first, child, sibling, think_ns   (requests [+ 1],): its sequences, and the requests that arrive after it
+    lead, pending, ended_ns   (requests,) the request whose successors wait for it, mostly itself; of a lead, how many
+                 sequences are not done yet, and when the last of those that are was
     """
 
     request: "i8[::1]"
     namespace: "i8[::1]"
+    root: "i8[::1]"
     priority: "i8[::1]"
     prompt: "i8[::1]"
     output: "i8[::1]"
@@ -68,7 +71,9 @@ class Sequences:
     preemptions: "i8[::1]"
     spent: "i8[:,::1]"
     first: "i8[::1]"
+    lead: "i8[::1]"
     pending: "i8[::1]"
+    ended_ns: "i8[::1]"
     child: "i8[::1]"
     sibling: "i8[::1]"
     think_ns: "i8[::1]"
@@ -179,6 +184,7 @@ class Engine:
     device_ns      time in which the device computed
     step_clock, decode_clock   see scheduler.spent. step_prefill_ns: how much shorter the planned step would be without
                    its prefills, 0 = it has none; flight_prefill_ns: of the step on the device; alone: scratch
+    step_model_ns  what the planned step takes by the cost tables
     table_blocks, context   sums of BLOCKS and COMPUTED over slots that hold memory
     lineage        (requests, 4) who goes on from whom, see state_columns; kept_head, kept_tail: kept tables by age
     beam_rank      (sequences,) place of a beam among its request's, 0 = best
@@ -268,6 +274,7 @@ class Engine:
     step_clock: "i8"
     decode_clock: "i8"
     step_prefill_ns: "i8"
+    step_model_ns: "i8"
     flight_prefill_ns: "i8"
     alone: "i8[::1]"
     lineage: "i8[:,::1]"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +14,44 @@ from ..core.requests import NONE
 from ..core.units import NS_PER_S, NS_PER_US
 from .draws import F64, Purpose, Seeds, uniforms
 from .lengths import durations_ns
+from .profile import on_off, stages
 
 I64 = NDArray[np.int64]
 
 MAX_ARRIVAL_NS = 1 << 61
 """Later arrivals leave no room for the run itself below NEVER_NS."""
 
-UNTIMED = ("all-at-once", "closed")
-"""Processes that hand over every request at once; with `closed` the engine lets `concurrency` of them in."""
+UNTIMED = ("all-at-once", "closed", "users")
+"""Processes without a rate: all requests are handed over at once, and the engine lets `concurrency` of them in
+(closed), or each user's next one waits for the one before (users)."""
+
+
+def session_starts_ns(values: Mapping[str, Any], num_sessions: int, requests: int, seeds: Seeds, phase: int) -> I64:
+    """(num_sessions,) arrivals of the first requests. Rates count requests: sessions of t turns start at rate / t."""
+    process, rate, burstiness = (values[f"arrivals.{name}"] for name in ("process", "rate", "burstiness"))
+    if process != "on-off" and values["arrivals.off_rate"]:
+        raise UsageError(f"arrivals.off_rate needs arrivals.process = on-off; it is {process}")
+    u = uniforms(seeds.arrivals, Purpose.GAP, num_sessions, phase)
+    if process != "on-off" and not values["arrivals.stages"]:
+        return arrival_times_ns(process, num_sessions, rate * num_sessions / requests, burstiness, u)
+    amounts = np.cumsum(_gaps(process, burstiness, u)) * (requests / num_sessions)
+    if process == "on-off":
+        return _on_off(values, amounts, seeds, phase)
+    if process in UNTIMED or not math.isinf(rate):
+        other = f"arrivals.process = {process}" if process in UNTIMED else "arrivals.rate"
+        raise UsageError(f"arrivals.stages say the rates; {other} has no effect beside them: remove one of the two")
+    return stages(values["arrivals.stages"]).times_ns(amounts)
+
+
+def _on_off(values: Mapping[str, Any], amounts: F64, seeds: Seeds, phase: int) -> I64:
+    rate = values["arrivals.rate"]
+    if values["arrivals.stages"]:
+        raise UsageError("arrivals.stages and arrivals.process = on-off exclude each other; remove one of the two")
+    if math.isinf(rate):
+        raise UsageError("arrivals.process = on-off needs a mean arrivals.rate; set it")
+    on_s, off_s = values["arrivals.on_s"], values["arrivals.off_s"]
+    profile = on_off(rate, values["arrivals.off_rate"], on_s, off_s, float(amounts[-1]), seeds, phase)
+    return profile.times_ns(amounts)
 
 
 def arrival_times_ns(process: str, size: int, rate: float, burstiness: float, u: F64) -> I64:
@@ -30,23 +62,30 @@ def arrival_times_ns(process: str, size: int, rate: float, burstiness: float, u:
     u           (size,) uniforms; `constant` and the untimed processes leave them unused
     source      vLLM's benchmark: gaps ~ Gamma(burstiness, 1 / (rate * burstiness))
     """
-    if process == "poisson" and burstiness != 1.0:
-        raise UsageError(
-            f"arrivals.burstiness is {burstiness:g} but arrivals.process is poisson; set the process to gamma"
-        )
     if process in UNTIMED or math.isinf(rate):
+        _check_burstiness(process, burstiness)
         return np.zeros(size, np.int64)
     if size / rate * NS_PER_S > MAX_ARRIVAL_NS:
         raise UsageError(f"arrivals.rate {rate:g} spreads {size} requests over more than 70 years; raise it")
     mean_us = NS_PER_S / NS_PER_US / rate
     if process == "constant":
         return np.rint(np.arange(1, size + 1) * mean_us).astype(np.int64) * NS_PER_US
-    gaps_us = np.rint(_unit_gaps(burstiness, u) * mean_us).astype(np.int64)
+    gaps_us = np.rint(_gaps(process, burstiness, u) * mean_us).astype(np.int64)
     return np.cumsum(gaps_us) * NS_PER_US
 
 
-def _unit_gaps(burstiness: float, u: F64) -> F64:
-    """Gamma quantiles with mean 1; the exponential has a closed form and spares the import of scipy."""
+def _check_burstiness(process: str, burstiness: float) -> None:
+    if process in ("poisson", "on-off") and burstiness != 1.0:
+        raise UsageError(
+            f"arrivals.burstiness is {burstiness:g} but arrivals.process is {process}; set the process to gamma"
+        )
+
+
+def _gaps(process: str, burstiness: float, u: F64) -> F64:
+    """(n,) gaps with mean 1. Gamma quantiles; the exponential has a closed form and spares the import of scipy."""
+    _check_burstiness(process, burstiness)
+    if process == "constant":
+        return np.ones(u.size)
     if burstiness == 1.0:
         return -np.log1p(-u)
     from scipy.special import gammaincinv

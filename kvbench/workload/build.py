@@ -9,9 +9,10 @@ from ..core.config import PHASE, Config, KeyTree
 from ..core.errors import UsageError
 from ..core.requests import Requests
 from .draws import Seeds
-from .generate import generate
+from .generate import Phase, generate
 from .keys import FROM_SEED, PHASE_KEYS, WORKLOAD_KEYS
-from .trace import TraceInfo, TraceOptions, load_trace
+from .options import TraceOptions
+from .trace import TraceInfo, load_trace
 
 _TREE = KeyTree(WORKLOAD_KEYS, PHASE_KEYS)
 _TABLES = {key.name.partition(".")[0] for key in WORKLOAD_KEYS} | {PHASE}
@@ -23,7 +24,10 @@ Workload = tuple[Requests, TraceInfo | None]
 
 def workload_part(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """All of nested tables that a workload depends on: equal parts are equal workloads."""
-    return {name: value for name, value in cfg.items() if name in _TABLES or name == "seed"}
+    part = {name: value for name, value in cfg.items() if name in _TABLES or name == "seed"}
+    if any(phase.get("warm_up") for phase in cfg.get(PHASE, ())):
+        part["cache"] = {"state": cfg.get("cache", {}).get("state", "cold")}
+    return part
 
 
 def build_workload(cfg: Mapping[str, Any]) -> Workload:
@@ -34,15 +38,16 @@ def build_workload(cfg: Mapping[str, Any]) -> Workload:
     """
     mine = workload_part(cfg)
     seed = int(mine.pop("seed", 0))
+    is_warm = mine.pop("cache", {}).get("state") == "warm"
     config = _TREE.resolve([_TREE.layer(mine, "workload")])
     seeds = _seeds(config, seed)
     if config["trace.path"]:
         if config.phases:
             raise UsageError("[[phase]] divides generated requests; remove the phases or trace.path")
         return load_trace(config["trace.path"], _trace_options(config, seeds))
-    phases = _phases(config)
+    phases = _phases(config, is_warm)
     _check_loop(phases, config["arrivals.concurrency"])
-    return generate(phases, seeds), None
+    return generate(phases, seeds, config["flush"]), None
 
 
 def _seeds(config: Config, seed: int) -> Seeds:
@@ -57,26 +62,34 @@ def _trace_options(config: Config, seeds: Seeds) -> TraceOptions:
         **given,
         num_prompts=config["num_prompts"],
         max_tokens=config["lengths.max_tokens"],
-        jitter_seed=seeds.arrivals,
+        arrival_seed=seeds.arrivals,
+        length_seed=seeds.lengths,
     )
 
 
-def _phases(config: Config) -> list[tuple[str, dict[str, Any]]]:
-    """Name and values of each phase; without [[phase]] the whole workload is one."""
+def _phases(config: Config, is_warm: bool) -> list[Phase]:
+    """The phases that run; without [[phase]] the whole workload is one. Those left out keep their number."""
     if not config.phases:
-        return [("main", config.values)]
+        return [Phase("main", 0, config.values)]
     phases = []
     for index, overrides in enumerate(config.phases, 1):
         name = overrides.get("name") or f"phase-{index}"
-        phases.append((name, {**config.values, **overrides}))
-    names = [name for name, _ in phases]
+        phases.append(Phase(name, index - 1, {**config.values, **overrides}))
+    names = [phase.name for phase in phases]
     if len(set(names)) < len(names):
         raise UsageError(f"two phases have the same name: {', '.join(names)}; give each [[phase]] its own")
-    return phases
+    return [phase for phase in phases if is_warm or not phase.values.get("warm_up")]
 
 
-def _check_loop(phases: list[tuple[str, dict[str, Any]]], concurrency: int) -> None:
-    closed = [values["arrivals.process"] == "closed" for _, values in phases]
+def _check_loop(phases: list[Phase], concurrency: int) -> None:
+    if all(phase.is_excluded for phase in phases):
+        raise UsageError("exclude and warm_up leave nothing in the results; take them out of one part")
+    if any(phase.values["arrivals.process"] == "users" for phase in phases):
+        if len(phases) > 1:
+            raise UsageError("arrivals.process = users goes on for the whole run; remove the other phases")
+        if phases[0].values["arrivals.users"] == 0:
+            raise UsageError("arrivals.process = users needs arrivals.users of at least 1")
+    closed = [phase.values["arrivals.process"] == "closed" for phase in phases]
     if any(closed) and not all(closed):
         raise UsageError("arrivals.process is closed in some phases only; make it closed in all or none")
     if any(closed) and concurrency == 0:

@@ -24,14 +24,34 @@ class Purpose(IntEnum):
     CANCEL = 3
     CANCEL_AFTER = 4
     PRIORITY = 5
+    SOJOURN = 6
+    USER_START = 7
     PROMPT = 11
     OUTPUT = 12
     SAMPLES = 13
     TURNS = 14
     THINK = 15
+    THINKING = 16
+    RESPONSE = 17
+    CALLS = 18
+    CALL_PROMPT = 19
+    CALL_OUTPUT = 20
     GROUP = 21
     PREFIX = 22
     CLIENT = 23
+    TOOLS = 24
+    FEW_SHOT = 25
+    LAYER_TOKENS = 26
+    SCAN = 27
+    SCAN_TOKENS = 28
+    FORK = 29
+    FORK_FROM = 30
+    DOCUMENTS = 31
+    DOCUMENT = 32
+    DOCUMENT_TOKENS = 33
+    RETOKENISED = 34
+    RETOKENISED_FROM = 35
+    NAMESPACE = 40
 
 
 @dataclass(frozen=True)

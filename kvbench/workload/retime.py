@@ -1,4 +1,4 @@
-"""Changes to the times of a trace: scale, rate, jitter; and a word on times that are too coarse."""
+"""Changes to the times of a trace: window, scale, rate, jitter, drawn arrivals; a word on times too coarse."""
 
 from __future__ import annotations
 
@@ -10,56 +10,103 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UsageError
-from ..core.requests import NONE
+from ..core.requests import NONE, Requests
 from ..core.units import NS_PER_MS, NS_PER_S, NS_PER_US
-from .arrivals import MAX_ARRIVAL_NS
+from .arrivals import MAX_ARRIVAL_NS, arrival_times_ns
 from .draws import Purpose, uniforms
-from .rows import I64, Rows
+from .rows import I64
+from .table import taken
 
 COARSE_ROWS = 100
 COARSE_SHARE = 0.5
 """Arrivals are called coarse when at least 100 rows have fewer distinct times than half their number."""
 
 
-def scaled(rows: Rows, factor: float) -> Rows:
+def scaled(requests: Requests, factor: float) -> Requests:
     """Every time and every delay multiplied. UsageError beyond what the clock holds."""
     if factor == 1.0:
-        return rows
-    arrival, think = _stretched(rows.arrival_ns, factor), _stretched(rows.think_ns, factor)
-    return replace(rows, arrival_ns=arrival, think_ns=think)
+        return requests
+    arrival, think = _stretched(requests.arrival_ns, factor), _stretched(requests.think_ns, factor)
+    return replace(requests, arrival_ns=arrival, think_ns=think)
 
 
-def at_rate(rows: Rows, rate: float) -> Rows:
+def window(requests: Requests, start_s: float, duration_s: float) -> Requests:
+    """What arrives from start_s on, for duration_s (0 is to the end), with all that follows on it; from t = 0."""
+    if start_s == 0.0 and duration_s == 0.0:
+        return requests
+    arrival_s = requests.arrival_ns[openers(requests.after)] / NS_PER_S
+    inside = arrival_s >= start_s
+    if duration_s:
+        inside &= arrival_s < start_s + duration_s
+    if not inside.any():
+        raise UsageError(
+            f"nothing arrives from trace.start_s {start_s:g} on for trace.duration_s {duration_s:g} (0 is to the "
+            f"end); the trace lasts {arrival_s.max():.6g} s"
+        )
+    return from_zero(taken(requests, np.flatnonzero(inside)))
+
+
+def at_rate(requests: Requests, rate: float) -> Requests:
     """Arrivals stretched to a mean rate (requests/s, inf for all at once); delays stay. 0 changes nothing."""
-    if rate == 0.0 or len(rows) == 1:
-        return rows
+    if rate == 0.0 or len(requests) == 1:
+        return requests
     if math.isinf(rate):
-        return replace(rows, arrival_ns=np.zeros(len(rows), np.int64))
-    gaps = int(np.count_nonzero(rows.after == NONE)) - 1
-    span_ns = int(rows.arrival_ns.max())
+        return replace(requests, arrival_ns=np.zeros(len(requests), np.int64))
+    gaps = int(np.count_nonzero(requests.after == NONE)) - 1
+    span_ns = int(requests.arrival_ns.max())
     if gaps == 0:
-        return rows
+        return requests
     if span_ns == 0:
         raise UsageError("trace.rate cannot stretch a trace whose rows all have one time; remove trace.rate")
-    return replace(rows, arrival_ns=_stretched(rows.arrival_ns, gaps / rate * NS_PER_S / span_ns))
+    return replace(requests, arrival_ns=_stretched(requests.arrival_ns, gaps / rate * NS_PER_S / span_ns))
 
 
-def jittered(rows: Rows, jitter_ms: float, seed: int) -> tuple[Rows, tuple[str, ...]]:
+def drawn(requests: Requests, rate: float, burstiness: float, seed: int) -> Requests:
+    """Arrivals for a trace that has none: gamma gaps between sessions (or requests outside one); 0 is all at once.
+
+    The first arrives at 0.
+    """
+    free = np.flatnonzero(requests.after == NONE)
+    if rate == 0.0:
+        said = (
+            f"the trace has no arrivals: all {free.size} sessions or requests start at once; trace.rate draws "
+            "arrivals, --max-concurrency lets so many in"
+        )
+        return replace(requests, notes=(*requests.notes, said)) if free.size > 1 else requests
+    times = arrival_times_ns("gamma", free.size, rate, burstiness, uniforms(seed, Purpose.GAP, free.size))
+    arrival = np.zeros(len(requests), np.int64)
+    arrival[free] = times - times[0]
+    said = f"the trace has no arrivals: drawn at {rate:g}/s, burstiness {burstiness:g}, seed {seed}"
+    return replace(requests, arrival_ns=arrival, notes=(*requests.notes, said))
+
+
+def jittered(requests: Requests, jitter_ms: float, seed: int) -> Requests:
     """Arrivals moved by up to half of `jitter_ms` either way and sorted again, from 0; a note says so."""
     if jitter_ms == 0.0:
-        return rows, ()
-    shift_us = (uniforms(seed, Purpose.JITTER, len(rows)) - 0.5) * (jitter_ms * NS_PER_MS / NS_PER_US)
-    free = rows.after == NONE
-    moved = rows.arrival_ns + _whole(shift_us) * NS_PER_US
+        return requests
+    shift_us = (uniforms(seed, Purpose.JITTER, len(requests)) - 0.5) * (jitter_ms * NS_PER_MS / NS_PER_US)
+    free = requests.after == NONE
+    moved = requests.arrival_ns + _whole(shift_us) * NS_PER_US
     arrival = np.where(free, moved - moved[free].min(), 0)
-    order = np.argsort(arrival[_openers(rows.after)], kind="stable")
-    note = f"each arrival moved by up to {jitter_ms / 2:g} ms either way (trace.jitter_ms, seed {seed})"
-    return replace(rows, arrival_ns=arrival).reordered(order), (note,)
+    said = f"each arrival moved by up to {jitter_ms / 2:g} ms either way (trace.jitter_ms, seed {seed})"
+    return in_order(replace(requests, arrival_ns=arrival, notes=(*requests.notes, said)))
 
 
-def coarse_note(rows: Rows) -> tuple[str, ...]:
+def in_order(requests: Requests) -> Requests:
+    """Sorted by arrival; what follows on another request stays behind it."""
+    return taken(requests, np.argsort(requests.arrival_ns[openers(requests.after)], kind="stable"))
+
+
+def from_zero(requests: Requests) -> Requests:
+    """Arrivals counted from the first."""
+    free = requests.after == NONE
+    first = int(requests.arrival_ns[free].min())
+    return replace(requests, arrival_ns=np.where(free, requests.arrival_ns - first, 0))
+
+
+def coarse_note(requests: Requests) -> tuple[str, ...]:
     """A warning when many arrivals share one time: their queueing is the recorder's, not the users'."""
-    times, counts = np.unique(rows.arrival_ns[rows.after == NONE], return_counts=True)
+    times, counts = np.unique(requests.arrival_ns[requests.after == NONE], return_counts=True)
     total = int(counts.sum())
     if total < COARSE_ROWS or times.size >= COARSE_SHARE * total or times.size == 1:
         return ()
@@ -70,7 +117,7 @@ def coarse_note(rows: Rows) -> tuple[str, ...]:
     )
 
 
-def _openers(after: I64) -> I64:
+def openers(after: I64) -> I64:
     """(n,) the row with a time of its own that each row follows, itself included."""
     opener = np.where(after == NONE, np.arange(after.size), after)
     while not np.array_equal(further := opener[opener], opener):

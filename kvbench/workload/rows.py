@@ -1,81 +1,40 @@
-"""Rows of a trace between its reader and the request table, and the bookkeeping of wrong rows."""
+"""The bookkeeping of wrong rows of a trace, and what every format holds to be wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UsageError
-from ..core.requests import MAX_STREAM_TOKENS, NONE
+from ..core.requests import MAX_STREAM_TOKENS
 
 I64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-
-@dataclass(frozen=True)
-class Rows:
-    """n good rows of a trace, in the file's order, times from its first row.
-
-    arrival_ns      (n,) 0 for a row that waits for its predecessor
-    prompt_tokens, output_tokens, priority   (n,)
-    session_id, turn, after, think_ns        (n,) as in Requests
-    block_tokens    prompt tokens that one id covers
-    ids             (ids,) one for each block of the prompts, the last one of a row for what is left
-    id_counts       (n,) how many ids are each row's
-    """
-
-    arrival_ns: I64
-    prompt_tokens: I64
-    output_tokens: I64
-    priority: I64
-    session_id: I64
-    turn: I64
-    after: I64
-    think_ns: I64
-    block_tokens: int
-    ids: I64
-    id_counts: I64
-
-    def __len__(self) -> int:
-        return int(self.arrival_ns.size)
-
-    def reordered(self, order: I64) -> Rows:
-        """The same rows in another order; each must stay behind its predecessor."""
-        rank = np.empty_like(order)
-        rank[order] = np.arange(order.size)
-        after = np.where(self.after == NONE, NONE, rank[self.after])
-        return replace(
-            self,
-            arrival_ns=self.arrival_ns[order],
-            prompt_tokens=self.prompt_tokens[order],
-            output_tokens=self.output_tokens[order],
-            priority=self.priority[order],
-            session_id=self.session_id[order],
-            turn=self.turn[order],
-            think_ns=self.think_ns[order],
-            after=after[order],
-            ids=take_ragged(self.ids, self.id_counts, order),
-            id_counts=self.id_counts[order],
-        )
+_LEFT_OUT = "left out "
 
 
 class Faults:
     """Which rows are wrong, and the first of them in words.
 
-    path    as the user gave it
-    lines   (n,) line number of each row, from 1
+    size    number of rows, n
+    where   the place of a row in words: `path:line`, or `path: requests[3]`
     bad     (n,) rows found wrong so far
     """
 
-    def __init__(self, path: str, lines: I64) -> None:
-        self.path = path
-        self.lines = lines
-        self.bad: Mask = np.zeros(lines.size, np.bool_)
-        self._first = lines.size
+    def __init__(self, size: int, where: Callable[[int], str]) -> None:
+        self.where = where
+        self.bad: Mask = np.zeros(size, np.bool_)
+        self._first = size
         self._text = ""
+
+    @classmethod
+    def of_lines(cls, path: str, numbers: I64) -> Self:
+        """Rows that are the lines of a file; numbers: (n,) from 1."""
+        return cls(numbers.size, lambda i: f"{path}:{numbers[i]}")
 
     def mark(self, wrong: Mask, say: Callable[[int], str]) -> None:
         """Add rows; `say` gives the words for a row. What a row was marked with first stays."""
@@ -93,7 +52,7 @@ class Faults:
         wrong[list(texts)] = True
         self.mark(wrong, lambda i: texts[i])
 
-    def kept(self, skip: bool) -> Mask:
+    def kept(self, skip: bool, advice: str = "mend it, or use --skip-bad-rows") -> Mask:
         """(n,) rows to go on with. UsageError on the first wrong row unless `skip`, or when all are wrong."""
         if not self.bad.any():
             return ~self.bad
@@ -103,17 +62,23 @@ class Faults:
         if skip:
             raise UsageError(f"{self.first_fault()}; none of the {count} rows is usable")
         others = f" (and {count - 1} more)" if count > 1 else ""
-        raise UsageError(f"{self.first_fault()}{others}; mend it, or use --skip-bad-rows")
+        raise UsageError(f"{self.first_fault()}{others}; {advice}")
 
     def first_fault(self) -> str:
-        return f"{self.path}:{self.lines[self._first]}: {self._text}"
+        return f"{self.where(self._first)}: {self._text}"
 
     def note(self) -> tuple[str, ...]:
         """What was left out, for Requests.notes."""
         count = int(np.count_nonzero(self.bad))
         if count == 0:
             return ()
-        return (f"left out {count} of {self.bad.size} rows; the first: {self.first_fault()}",)
+        return (f"{_LEFT_OUT}{count} of {self.bad.size} rows; the first: {self.first_fault()}",)
+
+
+def bad_rows(notes: Iterable[str]) -> int:
+    """How many rows the notes of a workload say were left out."""
+    told = (note.removeprefix(_LEFT_OUT) for note in notes if note.startswith(_LEFT_OUT))
+    return sum(int(text.partition(" ")[0]) for text in told)
 
 
 def mark_lengths(faults: Faults, prompt: NDArray[np.float64], output: NDArray[np.float64]) -> None:

@@ -215,7 +215,7 @@ def test_costs_and_clients_reach_the_engine():
     ("texts", "message"),
     [
         (["overlap=true", "batching=static"], "set overlap = false or batching = continuous"),
-        (["clock=measured"], "which runs clock = modelled"),
+        (["clock=measured", "tp=2"], "the measured clock runs one model on this CPU"),
         (["scheduler.policy=lpm"], "lpm is not a rule of scheduler.discipline = token-budget; choose fcfs"),
         (["preset=sglang", "cache.free_order=tail"], "choose auto, append, sorted-front"),
         (["cache.kind=none", "cache.eviction=lfu"], "needs cache.kind = radix or hash"),

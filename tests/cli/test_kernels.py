@@ -17,6 +17,7 @@ def tiny(monkeypatch):
     """Whatever memory is asked for, it is little."""
     monkeypatch.setattr("kvbench.speed.sizes.Sizes", lambda memory_bytes: TINY)
     monkeypatch.setattr(check, "HEAD_DIMS", (64,))
+    monkeypatch.setattr(check, "LAYOUTS", ("NHD",))
     monkeypatch.setattr(check, "LENGTHS", (1, 20, 33))
     monkeypatch.setattr(check, "NEW_TOKENS", (1, 1, 9))
     monkeypatch.setattr(experiments, "_LENGTH", 32)

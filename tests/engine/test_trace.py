@@ -19,7 +19,8 @@ from kvbench.costs.roofline import roofline
 from kvbench.costs.tables import CostTables
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
 from kvbench.engine.simulation import Simulation
-from kvbench.workload.trace import TraceOptions, load_trace
+from kvbench.workload.options import TraceOptions
+from kvbench.workload.trace import load_trace
 
 from ..reference.engine import TimedEngine
 from .compare import assert_equal, run_reference

@@ -58,6 +58,7 @@ def request_table(asks: list[Ask]) -> Requests:
         segment_start=column(s for _, s, _ in segments),
         segment_length=column(n for _, _, n in segments),
         token_ids=column(ids),
+        joins=column(NONE if a.joins is None else a.joins for a in asks),
         namespaces=("", "other"),
     )
 
@@ -148,8 +149,12 @@ def _ask(draw: st.DrawFn, index: int, asks: list[Ask], most: int) -> Ask:
     )
     if asks and draw(st.integers(0, 2)) == 0:
         ask.after = draw(st.integers(0, len(asks) - 1))
+        if asks[ask.after].joins is not None:
+            ask.after = asks[ask.after].joins
         ask.think_ns = draw(st.sampled_from([0, 1, 7_000, 300_000]))
-        if draw(st.booleans()):  # a chat: the turn repeats what came before
+        if draw(st.integers(0, 3)) == 0:
+            ask.joins, ask.after = ask.after, asks[ask.after].after  # a call beside that one
+        elif draw(st.booleans()):  # a chat: the turn repeats what came before
             before = asks[ask.after]
             ask.prompt = before.prompt + before.output + ask.prompt
             ask.namespace = before.namespace

@@ -26,6 +26,7 @@ class Ask:
 
     output   runs of what the first sample generates; the k-th one's stream is k higher, explicit ids are the same
     after    index of the request whose end it waits for
+    joins    index of the request whose successors wait for this one too
     """
 
     prompt: list
@@ -35,6 +36,7 @@ class Ask:
     max_tokens: int = 1
     samples: int = 1
     after: int | None = None
+    joins: int | None = None
     think_ns: int = 0
     namespace: int = 0
     priority: int = 0
@@ -121,7 +123,10 @@ class TimedEngine:
     def __post_init__(self):
         self.rows = []
         self._rows_of = [[self._new_row(r, ask, k) for k in range(ask.samples)] for r, ask in enumerate(self.asks)]
-        self._num_pending = [ask.samples for ask in self.asks]
+        self._leads = [i if ask.joins is None else ask.joins for i, ask in enumerate(self.asks)]
+        self._num_pending = [0 for _ in self.asks]
+        for lead, ask in zip(self._leads, self.asks, strict=True):
+            self._num_pending[lead] += ask.samples
         self._successors = [[] for _ in self.asks]
         self._events, self._num_events = [], 0
         self._happen = {
@@ -333,9 +338,11 @@ class TimedEngine:
     def _settle(self):
         """What ends bring about: first the turns that come after them, then the places for those held back."""
         for row in self._ended:
-            self._num_pending[row.request] -= 1
-            if self._num_pending[row.request] == 0:
-                self._start_successors(row.request, max(s.finish_ns for s in self._rows_of[row.request]))
+            lead = self._leads[row.request]
+            self._num_pending[lead] -= 1
+            if self._num_pending[lead] == 0:
+                group = [i for i, other in enumerate(self._leads) if other == lead]
+                self._start_successors(lead, max(row.finish_ns for i in group for row in self._rows_of[i]))
         self._ended.clear()
         while self._held and self._num_in_flight < self.options.concurrency:
             self._send(self._held.popleft(), self.now)

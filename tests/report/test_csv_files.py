@@ -96,5 +96,5 @@ def test_steps_have_the_columns_of_the_journal():
     steps = np.arange(2 * len(STEP_COLUMNS), dtype=np.int64).reshape(2, -1)
     lines = "".join(steps_csv(journal(steps=steps))).splitlines()
     assert lines[0].split(",")[:3] == ["start_ms", "duration_ms", "decode_seqs"]
-    assert lines[1] == "0.000000,0.000001," + ",".join(map(str, range(2, len(STEP_COLUMNS))))
+    assert lines[1] == "0.000000,0.000001,2,3,4,5,6,7,8,9,10,11,0.000012"
     assert len(lines) == 3

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.workload.trace import TraceInfo, TraceOptions, load_trace
+from kvbench.workload.options import TraceOptions
+from kvbench.workload.trace import TraceInfo, load_trace
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 CONVERSATION = SHARED / "mooncake" / "conversation_trace.jsonl"

@@ -88,7 +88,7 @@ def test_output_of_zero_is_left_to_the_engine(tmp_path):
 def test_header_must_name_the_columns(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("Timestamp,Request tokens\n5,3\n")
-    with pytest.raises(UsageError, match=r":1: the header lacks one of TIMESTAMP"):
+    with pytest.raises(UsageError, match=r":1: the header lacks TIMESTAMP, ContextTokens"):
         load(path, format="azure")
     with pytest.raises(UsageError, match=r":1: .* begins neither"):
         load(path)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import tomllib
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvbench.core.config import KeyTree
 from kvbench.core.errors import UsageError
+from kvbench.workload.build import build_workload
 from kvbench.workload.draws import Purpose, uniforms
+from kvbench.workload.keys import WORKLOAD_KEYS
 from kvbench.workload.lengths import durations_ns, max_tokens, produced_tokens, whole_numbers
 
 U = uniforms(1, Purpose.PROMPT, 200_000)
@@ -161,3 +165,159 @@ def test_draws_rise_with_u_and_stay_in_bounds(table, u):
     else:
         rounded = {max(1, round(v)) for v in table["values"]}
         assert set(whole_numbers(table, order, "x").tolist()) <= rounded
+
+
+# ------------------------------------------------------------------ further distributions
+
+
+def test_lognormal_by_its_median_and_99th_percentile():
+    values = drawn(distribution="lognormal", p50=400, p99=6_000)
+    assert np.quantile(values, [0.5, 0.99]) == pytest.approx([400, 6_000], rel=0.02)
+
+
+def test_zipf():
+    counts = np.bincount(drawn(distribution="zipf", exponent=1.5, min=3, max=12), minlength=13)
+    expected = np.arange(3, 13) ** -1.5
+    assert counts[3:] / U.size == pytest.approx(expected / expected.sum(), abs=0.004)
+    assert counts[:3].sum() == 0
+
+
+def test_histogram_is_even_within_its_bins():
+    values = drawn(distribution="histogram", edges=[0, 100, 400], weights=[1, 3], low=0)
+    assert (values.min(), values.max()) == (0, 399)
+    assert (values < 100).mean() == pytest.approx(0.25, abs=0.005)
+    assert values[values >= 100].mean() == pytest.approx(249.5, abs=2)
+    times = durations_ns({"distribution": "histogram", "edges": [1, 2], "weights": [1]}, U, "x")
+    assert times.mean() == pytest.approx(1.5e9, rel=0.01)
+
+
+def test_a_mixture_has_its_parts_in_their_shares():
+    parts = [
+        {"distribution": "uniform", "min": 10, "max": 19},
+        {"distribution": "lognormal", "median": 1e4, "sigma": 0.1},
+    ]
+    values = drawn(distribution="mixture", parts=parts, weights=[3, 1])
+    assert (values < 20).mean() == pytest.approx(0.75, abs=0.005)
+    assert np.bincount(values[values < 20])[10:] / U.size == pytest.approx([0.075] * 10, abs=0.004)
+    assert np.median(values[values > 20]) == pytest.approx(1e4, rel=0.01)
+    assert drawn(distribution="mixture", parts=parts, max=500).max() == 500
+
+
+def test_a_column_of_a_file(tmp_path):
+    path = tmp_path / "lengths.csv"
+    path.write_text("model,tokens,count\na,10,1\nb,40,3\n\nc,90,0\n")
+    values = drawn(distribution="empirical", file=str(path), column="tokens", weights="count")
+    assert set(values.tolist()) == {10, 40}
+    assert (values == 10).mean() == pytest.approx(0.25, abs=0.005)
+    assert set(drawn(distribution="empirical", file=str(path), column="tokens", max=50).tolist()) == {10, 40, 50}
+
+
+def test_rows_of_a_file_stay_together(tmp_path):
+    (tmp_path / "pairs.csv").write_text("in,out\n" + "".join(f"{10 + i},{900 - i}\n" for i in range(50)))
+    table = "{{distribution='empirical', file='{}', column='{}'}}"
+    text = "num_prompts = 400\nlengths = {{prompt = {}, output = {}, joint = {}}}"
+    columns = [table.format(tmp_path / "pairs.csv", column) for column in ("in", "out")]
+    joint = build_workload(tomllib.loads(text.format(*columns, "true")))[0]
+    assert (joint.prompt_tokens + joint.output_tokens == 910).all()
+    apart = build_workload(tomllib.loads(text.format(*columns, "false")))[0]
+    assert (apart.prompt_tokens + apart.output_tokens != 910).mean() > 0.9
+    assert apart.prompt_tokens.tolist() == joint.prompt_tokens.tolist()
+
+
+def test_a_path_is_relative_to_the_file_that_names_it(tmp_path):
+    (tmp_path / "lengths.csv").write_text("tokens\n7\n")
+    tree = KeyTree(WORKLOAD_KEYS)
+    part = {"distribution": "empirical", "file": "lengths.csv", "column": "tokens"}
+    layer = tree.layer({"lengths": {"prompt": {"distribution": "mixture", "parts": [part]}}}, "x", tmp_path)
+    assert set(whole_numbers(layer.values["lengths.prompt"], U[:9], "lengths.prompt").tolist()) == {7}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "no such file"),
+        ("", "is empty"),
+        ("in,tokens\n", "no rows below its header"),
+        ("in,out\n1,2\n", "has no column 'tokens'; the nearest is"),
+        ("tokens\n5\nmany\n", "lengths.csv:3: column 'tokens' holds 'many'"),
+        ("a,tokens\n5\n", "lengths.csv:2: column 'tokens' holds ''"),
+        ("tokens\n-3\n", "wanted is a number >= 0"),
+        ("tokens\nnan\n", "holds 'nan'"),
+        (b"tokens\n\xff\xfe\n", "is not a readable CSV file"),
+    ],
+)
+def test_wrong_files_are_explained(tmp_path, content, expected):
+    path = tmp_path / "lengths.csv"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError) as caught:
+        drawn(distribution="empirical", file=str(path), column="tokens")
+    assert str(caught.value).startswith(f"lengths.prompt: {path}")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+MORE_WRONG = {
+    "p50 alone": ({"distribution": "lognormal", "p50": 5}, "takes p50 and p99, or sigma"),
+    "p50 and sigma": ({"distribution": "lognormal", "p50": 5, "p99": 9, "sigma": 1}, "takes p50 and p99, or sigma"),
+    "p99 below": ({"distribution": "lognormal", "p50": 5, "p99": 4}, "p99 4 not below it"),
+    "no sigma": ({"distribution": "lognormal", "mean": 5}, "needs sigma"),
+    "wide zipf": ({"distribution": "zipf", "exponent": 1, "max": 1e9}, "at most 10,000,000 values"),
+    "zipf of 0": ({"distribution": "zipf", "exponent": 1, "min": 0, "max": 9}, "whole numbers from 1"),
+    "bins": ({"distribution": "histogram", "edges": [1, 2], "weights": [1, 1]}, "one edge more than weights"),
+    "edges": ({"distribution": "histogram", "edges": [2, 1], "weights": [1]}, "edges must rise"),
+    "no parts": ({"distribution": "mixture", "parts": []}, "parts is a list of tables"),
+    "part": ({"distribution": "mixture", "parts": [3, {"distribution": "zip"}]}, "parts[1] needs distribution"),
+    "part weights": ({"distribution": "mixture", "parts": [3], "weights": [1, 2]}, "one weight for each value"),
+    "file alone": ({"distribution": "empirical", "file": "x.csv"}, "file and column (two strings), or values"),
+    "both": ({"distribution": "empirical", "file": "x", "column": "y", "values": [1]}, "or values"),
+    "weights of a file": (
+        {"distribution": "empirical", "file": "x", "column": "y", "weights": [1]}, "is the name of a column"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MORE_WRONG)
+def test_further_wrong_tables_are_explained(name):
+    spec, text = MORE_WRONG[name]
+    with pytest.raises(UsageError) as caught:
+        whole_numbers(spec, U[:100], "lengths.prompt")
+    assert str(caught.value).startswith("lengths.prompt")
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "expected"),
+    [
+        ("5", "{distribution='empirical', values=[1]}", "must both be empirical"),
+        ("{distribution='empirical', values=[1, 2]}", "{distribution='empirical', values=[1]}", "has 2 values"),
+        (
+            "{distribution='empirical', values=[1, 2]}",
+            "{distribution='empirical', values=[1, 2], weights=[1, 2]}",
+            "same weights",
+        ),
+    ],
+)
+def test_what_cannot_be_joint(prompt, output, expected):
+    with pytest.raises(UsageError, match=expected):
+        build_workload(tomllib.loads(f"lengths = {{prompt = {prompt}, output = {output}, joint = true}}"))
+
+
+def test_quantiles_are_pinned():
+    """Draws may never change."""
+    u = np.array([0.02, 0.3, 0.55, 0.9, 0.999])
+    tables = {
+        "p99": {"distribution": "lognormal", "p50": 100, "p99": 3000},
+        "zipf": {"distribution": "zipf", "exponent": 1.1, "max": 1000},
+        "histogram": {"distribution": "histogram", "edges": [0, 10, 1000], "weights": [1, 2]},
+        "mixture": {"distribution": "mixture", "parts": [5, {"distribution": "exponential", "mean": 80}]},
+    }
+    assert {name: whole_numbers(table, u, "x", 0).tolist() for name, table in tables.items()} == PINNED
+
+
+PINNED = {
+    "p99": [5, 46, 120, 651, 9165],
+    "zipf": [1, 3, 17, 349, 989],
+    "histogram": [0, 9, 331, 851, 998],
+    "mixture": [5, 5, 8, 129, 497],
+}

@@ -208,6 +208,12 @@ def test_another_block_size_is_recognised(tmp_path, block):
     assert info(path, block_tokens=block).block_tokens == block
 
 
+def test_mixed_block_sizes(tmp_path):
+    rows = [row(length=1_024, hash_ids=[1, 2]), row(length=1_024, hash_ids=list(range(64)))]
+    with pytest.raises(UsageError, match=r":2: 1024 tokens are 2 blocks of 512, not 64 ids; mend"):
+        load(jsonl(tmp_path, *rows))
+
+
 def test_fractional_seconds_are_not_taken_for_ms(tmp_path):
     path = jsonl(tmp_path, *(row(i * 0.3) for i in range(40)))
     with pytest.raises(UsageError, match=r"look like seconds.*trace\.time_scale=1000"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvbench.core.requests import NONE
 from kvbench.workload.build import build_workload
 
 FOLDER = Path(__file__).resolve().parents[2] / "workloads"
@@ -20,9 +21,9 @@ def requests_of(name):
 
 def test_the_list():
     assert SCENARIOS == [
-        "batch-offline", "bursty", "chat", "chat-shared-system", "long-vs-short",
-        "paper-paged-attention", "paper-paged-attention-alpaca", "parallel-sampling", "prefix-zipf", "rag",
-        "summarise-long", "tiny-model",
+        "agent", "batch-offline", "bursty", "chat", "chat-shared-system", "code-completion", "long-vs-short",
+        "mooncake-like", "paper-paged-attention", "paper-paged-attention-alpaca", "parallel-sampling", "prefix-zipf",
+        "rag", "scan-thrash", "summarise-long", "tiny-model",
     ]  # fmt: skip
 
 
@@ -49,12 +50,25 @@ def test_what_they_share():
     assert shared(requests_of("chat")) > 0.6
     assert shared(requests_of("chat-shared-system")) > 0.9
     assert shared(requests_of("rag")) > 0.7
+    assert shared(requests_of("agent")) > 0.9
+    assert shared(requests_of("code-completion")) > 0.85
+    assert 0.4 < shared(requests_of("mooncake-like")) < 0.6
     assert 0.3 < shared(requests_of("prefix-zipf")) < 0.9
     assert shared(requests_of("summarise-long")) == shared(requests_of("batch-offline")) == 0
 
 
 def test_what_they_are_named_for():
     assert requests_of("chat").turn.max() >= 3
+    agent = requests_of("agent")
+    assert np.count_nonzero(agent.joins != NONE) > 50  # second and further calls of a turn
+    typing = requests_of("code-completion")
+    assert np.count_nonzero(typing.after == NONE) == 40
+    assert typing.prompt_tokens.mean() > 50 * typing.output_tokens.mean()
+    scans = requests_of("scan-thrash")
+    alone = np.diff(scans.segment_offset) == 1
+    assert 0.03 < alone.mean() < 0.07
+    assert scans.prompt_tokens[alone].min() >= 12_000
+    assert np.median(requests_of("mooncake-like").prompt_tokens) == pytest.approx(7_200, rel=0.05)
     assert requests_of("batch-offline").arrival_ns.max() == 0
     assert set(requests_of("parallel-sampling").samples.tolist()) == {8}
     assert (requests_of("long-vs-short").prompt_tokens >= 24_000).mean() == pytest.approx(0.05, abs=0.02)

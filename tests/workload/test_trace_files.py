@@ -20,9 +20,9 @@ NOT_TRACES = {
     "empty": (b"", "the trace is empty"),
     "blank": (b" \r\n\n", "the trace is empty"),
     "binary": (b"\x7fELF\x02\x01\x00\x00", "is a binary file"),
-    "gzip": (gzip.compress(b"{}"), "is compressed; unpack it first"),
+    "gzip": (gzip.compress(b"{}")[:-3], "is a damaged gzip file"),
     "latin-1": (b'{"a": 1}\n{"a": "\xe4"}\n', ":2: is not UTF-8 text"),
-    "prose": (b"hello\nworld\n", ":1: 'hello' begins neither Mooncake JSONL nor an Azure CSV"),
+    "prose": (b"hello\nworld\n", ":1: 'hello' begins neither JSON nor a CSV"),
     "JSON array": (b'[{"timestamp": 0}]', "put one object on each line"),
 }
 
@@ -102,7 +102,7 @@ def test_times_beyond_the_clock(tmp_path):
 
 def test_jitter_spreads_within_half_a_tick_and_says_so(tmp_path):
     path = jsonl(tmp_path, *(row(3_000 * (i // 25)) for i in range(500)))
-    coarse, spread = load(path), load(path, jitter_ms=3_000.0, jitter_seed=7)
+    coarse, spread = load(path), load(path, jitter_ms=3_000.0, arrival_seed=7)
     assert "trace.jitter_ms=3000 spreads them" in coarse.notes[0]
     assert "up to 1500 ms either way" in spread.notes[0]
     assert spread.arrival_ns[0] == 0
@@ -110,8 +110,8 @@ def test_jitter_spreads_within_half_a_tick_and_says_so(tmp_path):
     gap = spread.arrival_ns - coarse.arrival_ns  # compared in order: neighbours may have changed places
     assert np.ptp(gap) <= 3_000 * NS_PER_MS
     assert np.ptp(spread.arrival_ns) == pytest.approx(np.ptp(coarse.arrival_ns), rel=0.06)
-    assert load(path, jitter_ms=3_000.0, jitter_seed=7).fingerprint() == spread.fingerprint()
-    assert load(path, jitter_ms=3_000.0, jitter_seed=8).fingerprint() != spread.fingerprint()
+    assert load(path, jitter_ms=3_000.0, arrival_seed=7).fingerprint() == spread.fingerprint()
+    assert load(path, jitter_ms=3_000.0, arrival_seed=8).fingerprint() != spread.fingerprint()
 
 
 def test_jitter_keeps_each_row_with_its_prompt_and_session(tmp_path):
