@@ -21,11 +21,8 @@ from .kernels import kernels_command
 from .record import record_command
 from .run import run_command
 from .show import config_command, list_command
-<<<<<<< HEAD
 from .sweep import sweep_command
-=======
 from .trace import trace_command
->>>>>>> main
 from .verify import verify_command
 
 NO_COLOR = bool(os.environ.get("NO_COLOR"))

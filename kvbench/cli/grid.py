@@ -11,11 +11,7 @@ import click
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK
 from .options import configured
 from .progress import ProgressBar
-<<<<<<< HEAD
-from .run import STDOUT, quiet_compiler, say, write_files
-=======
-from .run import STDOUT, cache_state, quiet_compiler, say
->>>>>>> main
+from .run import STDOUT, cache_state, quiet_compiler, say, write_files
 
 if TYPE_CHECKING:
     from ..bench.run import Result
