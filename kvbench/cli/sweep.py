@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
-from .options import RunCommand, configuration_options, configured
+from .options import RunCommand, configuration_options, configured, keys_completed
 from .progress import ProgressBar
 from .run import say
 
@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 @click.command(cls=RunCommand)
 @configuration_options
-@click.option("--grid", "grids", metavar="KEY=V,V", multiple=True, required=True, help="As in kvbench run.")
+@click.option(
+    "--grid",
+    "grids",
+    metavar="KEY=V,V",
+    multiple=True,
+    required=True,
+    shell_complete=keys_completed,
+    help="Run every combination; 1000..64000*4 is a range.",
+)
 @click.option("--seeds", metavar="K", type=click.IntRange(min=1), help="Each point under K seeds, from --seed on.")
 @click.option("-o", "--output", metavar="DIR", required=True, help="sweep.csv, and a folder for each point.")
 @click.option("--steps", is_flag=True, help="Write steps.csv of each point too.")
@@ -30,7 +38,6 @@ if TYPE_CHECKING:
 @click.option("--address", metavar="URL", help="Of the cluster's scheduler: tcp://host:8786 (dask).")
 @click.option("--json", "as_json", is_flag=True, help="Print the points as JSON instead of the table.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the trace of a fault.")
 def sweep_command(**parameters: Any) -> int:
     """Run every combination of a grid on all cores; points that are there already are not run again.
 
