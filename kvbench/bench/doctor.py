@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.jit import CACHE_DIR, PLAIN, cache_root
-from .machine import BUSY_LOAD, available_bytes, load_average, processors
+from .machine import BUSY_LOAD, available_bytes, load_average, numba_threads, processors
 
 GOOD, NOTE, BAD = "ok", "note", "bad"
 """bad: a measured run would not be trustworthy. note: it cannot be told, or it does not matter for every run."""
@@ -156,9 +156,8 @@ def _steps() -> Iterator[int]:
 
 
 def _threads() -> Check:
-    from numba import config
-
-    layer = f"numba's layer ({config.THREADING_LAYER}, {config.NUMBA_NUM_THREADS} threads) is not used"
+    numba = numba_threads()
+    layer = f"numba's layer ({numba['threading_layer']}, {numba['threads']} threads) is not used"
     return Check("threads", GOOD, f"kernels share work among Python threads, measured.threads of them; {layer}")
 
 

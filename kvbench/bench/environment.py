@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.jit import CACHE_DIR, PLAIN, source_digest
-from .machine import available_bytes, git_commit, load_average, machine, processors, versions
+from .machine import available_bytes, git_commit, load_average, machine, numba_threads, processors, versions
 
 OPTIONAL = ("scipy", "pandas", "joblib", "click", "tabulate", "matplotlib", "pyarrow", "distributed", "ray", "torch")
 _PREFIXES = ("NUMBA_", "KVBENCH_", "OMP_", "MKL_", "OPENBLAS_")
@@ -24,7 +24,7 @@ def environment() -> dict[str, Any]:
         "python": sys.executable,
         "machine": machine()
         | {"usable_cpus": processors(), "load": round(load_average(), 2), "free_bytes": available_bytes()},
-        "jit": _jit(),
+        "jit": {"compiled": not PLAIN, "digest": source_digest()} | numba_threads(),
         "cache": _cache(CACHE_DIR),
         "variables": {n: v for n, v in sorted(os.environ.items()) if n.startswith(_PREFIXES) or n in _NAMES},
     }
@@ -35,17 +35,6 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
-
-
-def _jit() -> dict[str, Any]:
-    from numba import config
-
-    return {
-        "compiled": not PLAIN,
-        "digest": source_digest(),
-        "threads": config.NUMBA_NUM_THREADS,
-        "threading_layer": config.THREADING_LAYER,
-    }
 
 
 def _cache(folder: Path) -> dict[str, Any]:

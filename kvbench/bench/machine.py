@@ -56,6 +56,14 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
+def numba_threads() -> dict[str, Any]:
+    """Of Numba's own parallel loops, which no kernel here uses."""
+    import numba
+
+    config: Any = numba.config
+    return {"threads": config.NUMBA_NUM_THREADS, "threading_layer": config.THREADING_LAYER}
+
+
 def available_bytes() -> int:
     """Memory that could be had now: what the system calls available, else all that is installed."""
     try:
