@@ -63,8 +63,8 @@ def sweep_command(**parameters: Any) -> int:
     folder = make_folder(Path(parameters["output"]).absolute())
     planned = plan(axes, points, folder, parameters["steps"])
     quiet = parameters["quiet"]
-    if planned.there and not quiet:
-        say(f"{len(planned.there)} of {len(points)} points are there already")
+    if not quiet:
+        _say_first(planned, parameters["backend"])
     with ProgressBar(quiet, "points") as progress:
         found, failed = run_sweep(planned, run, progress, _warner(quiet))
     write_whole(folder / "sweep.csv", sweep_csv(found))
@@ -73,6 +73,16 @@ def sweep_command(**parameters: Any) -> int:
     if not quiet:
         say(f"wrote sweep.csv and a folder for each point to {parameters['output']}")
     return _exit_code(found, failed)
+
+
+def _say_first(planned: Planned, backend: str) -> None:
+    """What explains a progress bar that starts late, or not at all."""
+    from ..core.jit import CACHE_DIR, PLAIN
+
+    if planned.there:
+        say(f"{len(planned.there)} of {len(planned.tasks)} points are there already")
+    if backend == "loky" and not PLAIN and not any(CACHE_DIR.iterdir()):
+        say("compiling for this machine first (kept for the next run)")
 
 
 def _runner(parameters: dict[str, Any], measured: bool) -> Any:
