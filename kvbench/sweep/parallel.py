@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -16,15 +17,19 @@ _CONNECT_S = 15
 LOST = "a worker died (killed, or out of memory); what had ended is kept, and the same command goes on from there"
 
 
-def run_tasks(tasks: Sequence[Task], jobs: int, backend: str, address: str | None) -> Iterator[Outcome]:
+def run_tasks(tasks: Sequence[Task], jobs: int, backend: str, address: str | None) -> Generator[Outcome]:
     """Outcomes as they come. jobs: workers at most, -1: all.
 
     raises  UsageError: the backend is not installed, or there is no cluster at the address
             KvbenchError: a worker died
     """
+    if not tasks:
+        return
     import joblib
 
     with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "(?s).*still being processed by the workers", UserWarning)  # after Ctrl-C
         if jobs != 1 or backend != "loky":
             stack.enter_context(_backend(joblib, backend, address, stack))
         # Ray's backend gives everything at the end; files are written by the workers all the same.

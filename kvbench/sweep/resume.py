@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ POINTS = "points"
 
 _LONGEST_NAME = 100
 
-Run = Callable[[Sequence[Task]], Iterable[Outcome]]
+Run = Callable[[Sequence[Task]], Generator[Outcome]]
 Warn = Callable[[str], None]
 
 
@@ -68,14 +69,14 @@ def run_sweep(planned: Planned, run: Run, progress: Progress, warn: Warn) -> tup
     pending = [planned.tasks[i] for group in groups(planned.points, lambda _: ()) for i in group]
     pending = [task for task in pending if task.index not in planned.there]
     outcomes, stopped, failed = dict(planned.there), False, False
-    if pending:
-        progress(0, len(pending))
+    progress(0, len(pending))  # the clock of the estimate starts here
     try:
-        for outcome in run(pending) if pending else ():
-            outcomes[outcome.index] = outcome
-            for text in (*outcome.warnings, *([outcome.error] if outcome.error else [])):
-                warn(f"{planned.tasks[outcome.index].folder.name}: {text}")
-            progress(len(outcomes) - len(planned.there), len(pending))
+        with closing(run(pending)) as ended:
+            for outcome in ended:
+                outcomes[outcome.index] = outcome
+                for text in (*outcome.warnings, *([outcome.error] if outcome.error else [])):
+                    warn(f"{planned.tasks[outcome.index].folder.name}: {text}")
+                progress(len(outcomes) - len(planned.there), len(pending))
     except KeyboardInterrupt:
         stopped = True
     except KvbenchError as error:
