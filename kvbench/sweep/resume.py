@@ -69,7 +69,8 @@ def run_sweep(planned: Planned, run: Run, progress: Progress, warn: Warn) -> tup
     pending = [planned.tasks[i] for group in groups(planned.points, lambda _: ()) for i in group]
     pending = [task for task in pending if task.index not in planned.there]
     outcomes, stopped, failed = dict(planned.there), False, False
-    progress(0, len(pending))  # the clock of the estimate starts here
+    if pending:
+        progress(0, len(pending))  # the clock of the estimate starts here
     try:
         with closing(run(pending)) as ended:
             for outcome in ended:

@@ -151,15 +151,15 @@ def test_a_worker_that_dies_loses_no_finished_point(tmp_path, capsys):
     kills = f"import os\nif os.getpid() != {os.getpid()}:\n    os.kill(os.getpid(), 9)\n"
     lives = "def late(nodes, node, now):\n    return 0\n"
     policy.write_text(kills + lives)
-    grid = ["--grid", f"cache.eviction=lru,fifo,{policy}:late", "--preset", "sglang", "--jobs", "2"]
-    assert sweep(tmp_path / "s", *grid) == 1
+    grid = ["--grid", f"cache.eviction=lru,fifo,{policy}:late", "--preset", "sglang"]
+    assert sweep(tmp_path / "s", *grid, "--jobs", "2") == 1
     err = capsys.readouterr().err
     assert "a worker died" in err
     assert "the same command goes on from there" in err
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("s/points/*/run.json")}
     assert kept
     policy.write_text(lives)
-    assert sweep(tmp_path / "s", *grid) == 0
+    assert sweep(tmp_path / "s", *grid, *ALONE) == 0
     assert f"{len(kept)} of 3 points are there already" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     frame = pd.read_csv(tmp_path / "s" / "sweep.csv")
@@ -172,7 +172,7 @@ def test_a_dask_cluster_gives_the_same(tmp_path, capsys):
     distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
     assert sweep(tmp_path / "here", *GRID, *ALONE) == 0
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path), silence_logs=50
+        n_workers=1, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path), silence_logs=50
     ) as cluster:
         address = ["--backend", "dask", "--address", cluster.scheduler_address]
         assert sweep(tmp_path / "there", *GRID, *address) == 0
