@@ -15,7 +15,7 @@ from ..report.sweep import Sweep, SweepRow
 from .digest import point_digest
 from .grid import Axis, Point
 from .run import groups
-from .task import Outcome, Task, finished
+from .task import Outcome, Task, attempts_file, finished
 
 SEED = "seed"
 POINTS = "points"
@@ -54,6 +54,7 @@ def plan(axes: Sequence[Axis], points: Sequence[Point], folder: Path, steps: boo
         digest = point_digest(point.system)
         own = folder / POINTS / _folder_name(keys, point.values, digest)
         tasks.append(Task(index, point.configured, own, digest, steps))
+        attempts_file(own).unlink(missing_ok=True)  # of a sweep whose workers died
         figures = finished(own, digest, steps)
         if figures is not None:
             there[index] = Outcome(index, figures)

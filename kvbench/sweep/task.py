@@ -7,7 +7,8 @@ ended; run.json comes last and holds the digest and the figures. On a cluster th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,9 @@ from ..report.grid import run_figures
 from ..report.result_files import write_result
 from ..workload.build import Workload, build_workload, workload_part
 from .digest import contents
+
+MOST_ATTEMPTS = 3
+"""Workers that may die at one point. dask gives a task up at the fourth, and its answer never comes."""
 
 POINT = "point"
 """The entry of run.json that makes it a point of a sweep."""
@@ -56,6 +60,16 @@ def run_task(task: Task) -> Outcome:
     raises  KeyboardInterrupt: the run was cut short, and nothing was written
     """
     compile_watch.quiet = True  # the notice of several workers at once would help nobody
+    if (there := finished(task.folder, task.digest, task.steps)) is not None:
+        return Outcome(task.index, there)  # a cluster runs a task again when its answer was lost with a worker
+    with _attempt(task.folder) as number:
+        if number > MOST_ATTEMPTS:
+            error = f"{MOST_ATTEMPTS} workers died while they ran it (out of memory?)"
+            return Outcome(task.index, error=error, expected=False)
+        return _run(task)
+
+
+def _run(task: Task) -> Outcome:
     try:
         config = build_system(task.configured.config).config
         part = workload_part(config.tree())
@@ -73,6 +87,24 @@ def run_task(task: Task) -> Outcome:
         text = " ".join(str(error).split())
         return Outcome(task.index, error=f"unexpected {type(error).__name__}: {text}", expected=False)
     return Outcome(task.index, figures, warnings=result.warnings)
+
+
+@contextmanager
+def _attempt(folder: Path) -> Iterator[int]:
+    """Which attempt at this point it is. A byte in a file for each: it goes, unless the process is killed."""
+    marks = attempts_file(folder)
+    make_folder(marks.parent)
+    with open(marks, "ab") as file:
+        file.write(b".")
+        number = file.tell()
+    try:
+        yield number
+    finally:
+        marks.unlink(missing_ok=True)
+
+
+def attempts_file(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.attempts")
 
 
 @lru_cache(maxsize=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -165,6 +166,24 @@ def test_a_worker_that_dies_loses_no_finished_point(tmp_path, capsys):
     frame = pd.read_csv(tmp_path / "s" / "sweep.csv")
     assert frame.error.isna().all()
     assert len(frame) == 3
+
+
+def test_a_point_that_kills_its_workers_is_given_up(runs, tmp_path):
+    """And a task that a cluster runs again, because its answer was lost, finds what it wrote."""
+    point = task.Task(0, configure("chat", changes=[("code", "num_prompts=8")]), tmp_path / "points" / "a", "digest")
+    marks = task.attempts_file(point.folder)
+    marks.parent.mkdir()
+    marks.write_bytes(b"..")  # two processes that did not come back
+    assert not task.run_task(point).error
+    assert not marks.exists()
+    assert task.run_task(point).figures == task.finished(point.folder, "digest", steps=False)
+    assert len(runs) == 1
+    other = replace(point, folder=tmp_path / "points" / "b")
+    task.attempts_file(other.folder).write_bytes(b"...")
+    found = task.run_task(other)
+    assert "3 workers died while they ran it" in found.error
+    assert not found.expected
+    assert not other.folder.exists()
 
 
 @pytest.mark.filterwarnings("default")  # those of distributed are not ours
