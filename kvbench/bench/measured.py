@@ -199,7 +199,7 @@ def measured_lines(run: MeasuredRun, config: Config, block_bytes: int) -> tuple[
         ("kernels", f"{m.device_ns / 1e9:.3f} s: {parts}"),
         ("host", f"{host:.1%} of host + device time plans, takes down and commits steps"),
         ("numerics", f"{config['measured.numerics']}; KV {config['measured.kv_dtype']}, {config['measured.layout']}"),
-        ("threads", f"{config['measured.threads']}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"),
+        ("threads", f"{config['measured.threads']}; load {m.load:.1f} on {os.cpu_count()} CPUs when it began"),
     ]
     if seconds:
         rows.insert(
@@ -219,5 +219,5 @@ def details(run: MeasuredRun) -> dict[str, Any]:
         "host_s": round(m.host_ns / 1e9, 6),
         "copied_blocks": m.copied_blocks,
         "token_hashes": run.digests(),
-        "load_average": list(os.getloadavg()),
+        "load_at_start": m.load,
     }

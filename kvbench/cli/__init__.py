@@ -21,7 +21,9 @@ from .gate import gate_command
 from .kernels import kernels_command
 from .machine import doctor_command, env_command
 from .options import give_verbose
+from .plot import plot_command
 from .record import record_command
+from .report import report_command
 from .run import run_command
 from .show import config_command, list_command
 from .sweep import sweep_command
@@ -63,6 +65,8 @@ app.add_command(sweep_command, "sweep")
 app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
 app.add_command(completion_command, "completion")
+app.add_command(report_command, "report")
+app.add_command(plot_command, "plot")
 give_verbose(app)
 
 

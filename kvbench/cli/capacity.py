@@ -55,7 +55,8 @@ def _search(parameters: dict[str, Any]) -> int:
     found = search(scale, lambda load: start if load == start.load else runs.try_load(load))
     rows = [vars(point) for point in found.points]
     if parameters["as_json"]:
-        document = capacity_document(runs.name, over, runs.slo, parameters["share"], found.low, found.high, rows)
+        bracket = (found.low, found.high)
+        document = capacity_document(runs.name, runs.clock, over, runs.slo, parameters["share"], *bracket, rows)
         click.echo(to_text(document), nl=False)
     else:
         said = answer(over, found.low, found.high, scale.most)

@@ -32,6 +32,7 @@ DETAILS = ("intervals", "attribution", "steady")
     default="csv",
     help="Of requests and steps. [csv]",
 )
+@click.option("--timeline", metavar="FILE", help="Write a trace for ui.perfetto.dev (trace.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
 @click.option("--cache-state", metavar="STATE", help="At t = 0: cold, warm, prefilled; both: cold and warm compared.")
 @click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
@@ -67,6 +68,8 @@ def run_command(**parameters: Any) -> int:
         raise UsageError("--seeds runs one configuration; for a grid name the seeds in it: --grid seed=0..4+1")
     if (parameters["seeds"] or parameters["grids"] or parameters["cache_only"]) and _details_of(parameters):
         raise UsageError(f"--{_details_of(parameters)} looks into one run; leave --seeds, --grid or --cache-only out")
+    if parameters["timeline"] is not None:
+        _check_timeline(parameters)
     if parameters["cache_state"] == "both":
         from .cache_states import run_both
 
@@ -89,6 +92,16 @@ def _details_of(parameters: dict[str, Any]) -> str:
     return next((name for name in DETAILS if parameters[name]), "")
 
 
+def _check_timeline(parameters: dict[str, Any]) -> None:
+    """UsageError: not one run with a clock, or a place that cannot be written."""
+    several = parameters["seeds"] or parameters["grids"] or parameters["cache_state"] == "both"
+    if several or parameters["cache_only"]:
+        raise UsageError("--timeline draws one run; leave --seeds, --grid, --cache-only or --cache-state both out")
+    from ..report.files import check_file
+
+    check_file("--timeline", Path(parameters["timeline"]))
+
+
 def cache_state(parameters: dict[str, Any]) -> list[tuple[str, str]]:
     """--cache-state as a change of the configuration."""
     state = parameters["cache_state"]
@@ -105,7 +118,7 @@ def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
     from ..bench.run import run
 
     with ProgressBar(quiet) as progress:
-        result = run(configuration, progress, record_steps=parameters["steps"])
+        result = run(configuration, progress, record_steps=parameters["steps"] or bool(parameters["timeline"]))
     if not quiet:
         for warning in result.warnings:
             say(f"warning: {warning}")
@@ -113,6 +126,8 @@ def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
     click.echo(_shown(result, parameters), nl=False)
     if written and not quiet:
         say(written)
+    if parameters["timeline"]:
+        _write_timeline(Path(parameters["timeline"]), result, quiet)
     if parameters["verbose"]:
         say(_times(result))
     return EXIT_OK if result.record.complete else _interrupted(result, folder)
@@ -160,6 +175,16 @@ def write_files(folder: Path, result: Result, parameters: dict[str, Any]) -> lis
 
     steps, table_format = parameters["steps"], parameters["table_format"]
     return write_result(folder, result.record, result.document, result.journal, result.requests, steps, table_format)
+
+
+def _write_timeline(path: Path, result: Result, quiet: bool) -> None:
+    from ..report.files import write_whole
+    from ..report.timeline import sampling, timeline_json
+
+    write_whole(path, timeline_json(result.record, result.journal, result.requests))
+    if not quiet:
+        kept = str(sampling(result.journal))
+        say(f"wrote {path}{f', {kept}' if kept else ''}")
 
 
 def _times(result: Result) -> str:

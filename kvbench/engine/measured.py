@@ -9,6 +9,7 @@ over idle time, and adds what was measured: host time (planning, taking down, co
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -43,12 +44,14 @@ class Measures:
 
     kernel_ns      by kind, over all steps
     copied_blocks  by copy on write
+    load           of the machine when the run was made: processes that wanted a CPU, over the last minute
     """
 
     kernel_ns: Counter[str] = field(default_factory=Counter)
     device_ns: int = 0
     host_ns: int = 0
     copied_blocks: int = 0
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
 
 
 class MeasuredRun(Simulation):

@@ -44,12 +44,20 @@ def capacity_table(run: str, clock: str, slo: str, share: float, said: str, rows
 
 
 def capacity_document(
-    run: str, over: str, slo: str, share: float, low: float | None, high: float | None, rows: Sequence[dict[str, Any]]
+    run: str,
+    clock: str,
+    over: str,
+    slo: str,
+    share: float,
+    low: float | None,
+    high: float | None,
+    rows: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """What `--json` prints."""
     return {
         "schema": SCHEMA,
         "run": run,
+        "clock": clock,
         "over": over,
         "slo": slo,
         "share": share,

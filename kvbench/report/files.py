@@ -25,6 +25,16 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def check_file(option: str, path: Path) -> None:
+    """UsageError: the file that an option names is a folder, has no folder, or cannot be written there."""
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{option} {path}: no right to write there; choose another folder")
+
+
 def write_whole(path: Path, pieces: Iterable[str | bytes]) -> None:
     """Write pieces of text or bytes to a file that appears under its name only when all of it is there.
 

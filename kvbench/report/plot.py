@@ -8,13 +8,13 @@ bytes.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
 from .curves import Line, apart, horizontal, lines_of, lowest, short_number
+from .files import check_file
 from .grid import CAPACITY, Grid, GridRow, miss
 
 SUFFIXES = (".svg", ".png")
@@ -59,10 +59,7 @@ def check_place(path: Path) -> None:
     """UsageError: another kind of file, no folder, no right to write."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"--plot {path}: write it as FILE.svg or FILE.png")
-    if not path.parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"--plot {path}: no right to write there; choose another folder")
+    check_file("--plot", path)
 
 
 def check_library() -> None:

@@ -76,7 +76,8 @@ def digest(simulation: Simulation) -> str:
     """Of every byte of the journal and of all counters but the name of the path."""
     journal = simulation.journal()
     counters = {name: float(value) for name, value in asdict(simulation.counters()).items() if name != "path"}
-    parts = [getattr(journal, f.name).tobytes() for f in fields(journal)] + [repr(counters).encode()]
+    columns = [getattr(journal, f.name) for f in fields(journal)]
+    parts = [column.tobytes() for column in columns if column is not None] + [repr(counters).encode()]
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 

@@ -8,6 +8,9 @@ import math
 from bisect import bisect_right
 from functools import cache
 
+HOST = 4
+"""The host's part in Step.resources()."""
+
 
 @cache
 def points(bits, count):

@@ -13,7 +13,7 @@ import heapq
 from collections import Counter, deque
 from dataclasses import dataclass, field, fields
 
-from .cost import Step
+from .cost import HOST, Step
 from .timed import Sequence
 
 ARRIVAL, READY, LAST_TOKEN_OUT, CANCEL = 0, 1, 4, 5
@@ -197,8 +197,9 @@ class TimedEngine:
         self._note_admitted(plan)
         chunks = [(n, start) for number, start, n in plan.rows if number not in self._decoding]
         contexts = [start + 1 for number, start, _ in plan.rows if number in self._decoding]
-        duration = sum(Step(self.tables, chunks, len(contexts), sum(contexts)).resources())
-        self._account(plan, duration, len(contexts), chunks)
+        parts = Step(self.tables, chunks, len(contexts), sum(contexts)).resources()
+        duration = sum(parts)
+        self._account(plan, duration, parts[HOST], len(contexts), chunks)
         self.now += duration
         self._commit()
         return True
@@ -240,7 +241,7 @@ class TimedEngine:
                 row.recomputed_tokens += again
                 self.totals.recomputed_tokens += again
 
-    def _account(self, plan, duration, num_decodes, chunks):
+    def _account(self, plan, duration, host, num_decodes, chunks):
         total, scheduler = self.totals, self.scheduler
         used, waste = scheduler.used_blocks, scheduler.wasted_tokens
         micros = (self.now + duration) // 1000 - self.now // 1000
@@ -260,7 +261,7 @@ class TimedEngine:
             work = [self.now, duration, num_decodes, len(chunks), num_prefill_tokens]
             queues = [scheduler.num_running, scheduler.num_waiting]
             memory = [used, scheduler.cached_blocks, waste, len(plan.preempted), plan.num_evicted]
-            self.steps.append(work + queues + memory)
+            self.steps.append([*work, *queues, *memory, host])
 
     # -- events ---------------------------------------------------------------------------------------------------
 

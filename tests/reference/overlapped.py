@@ -7,13 +7,11 @@ Lives here: what each scheduler does with results that come late, and the clock 
 from collections import deque
 from dataclasses import dataclass
 
-from .cost import Step
+from .cost import HOST, Step
 from .engine import TimedEngine
 from .sglang_scheduler import Mode, Result
 from .timed import SglangSteps, VllmSteps, _Sglang, _Vllm
 from .vllm_scheduler import StepResult
-
-HOST = 4  # the host's part in Step.resources()
 
 # -- vLLM: async scheduling --------------------------------------------------------------------------------------
 
@@ -182,7 +180,7 @@ class OverlappedEngine(TimedEngine):
         begin = max(self.now, self.device_end)
         start = max(self.now + host, self.device_end)
         now, self.now = self.now, begin
-        self._account(plan, start + device - begin, len(contexts), chunks)
+        self._account(plan, start + device - begin, host, len(contexts), chunks)
         self.now = now
         self.host_ns += host
         self.exposed_ns += start - begin

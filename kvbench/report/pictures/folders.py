@@ -1,0 +1,199 @@
+"""Files of finished runs, read: folders of `kvbench run -o`, grids, sweeps, and searches for a capacity."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.config import read_text
+from ...core.errors import UsageError
+from ...core.journal import STEP_COLUMNS
+from ..csv_files import REQUEST_COLUMNS, SUMMARY_COLUMNS
+from ..grid import Grid, GridRow
+from ..record import SCHEMA
+from ..run_json import read_run
+from .chart import F64
+
+TABLES = ("grid.csv", "sweep.csv")
+POINTS = "points"
+"""The folder in which a sweep keeps its runs."""
+
+NOT_NUMBERS = ("tenant", "namespace", "phase", "status")
+_FIRST_FIGURES = ("devices", "fingerprint", "requests", "error")
+"""Columns of a table of points before which its axes stand."""
+_NO_AXES = ("run", "clock", "seed")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run.
+
+    document   run.json
+    summary    metric -> row of summary.csv; requests, steps: columns as numbers, NaN where a cell is empty
+    status     (rows of requests.csv,) names
+    label      what tells it from the others; baseline: the others are compared with it
+    """
+
+    path: Path
+    document: dict[str, Any]
+    summary: dict[str, dict[str, str]]
+    requests: dict[str, F64]
+    status: np.ndarray[Any, Any]
+    steps: dict[str, F64] | None
+    label: str = ""
+    baseline: bool = False
+
+    @property
+    def head(self) -> dict[str, str]:
+        """The identity columns, which all rows share."""
+        return next(iter(self.summary.values()))
+
+    def figure(self, metric: str, statistic: str = "mean") -> float:
+        """Of summary.csv; NaN: it does not exist."""
+        return float(self.summary.get(metric, {}).get(statistic) or "nan")
+
+    def setting(self, key: str) -> Any:
+        """A resolved key of the configuration; None: that run had no such key."""
+        at: Any = self.document["config"]
+        for part in key.split("."):
+            at = at.get(part) if isinstance(at, dict) else None
+        return at
+
+    def finished(self, column: str) -> F64:
+        """Values of the sequences that finished and have one, sorted."""
+        values = self.requests[column][self.status == "finished"]
+        return np.sort(values[np.isfinite(values)])
+
+
+@dataclass
+class Sources:
+    """Everything that a report draws. capacities: documents of `kvbench capacity --json`."""
+
+    runs: list[RunFolder] = field(default_factory=list)
+    tables: list[Grid] = field(default_factory=list)
+    capacities: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_sources(paths: Sequence[Path]) -> Sources:
+    """Runs, tables and searches behind these paths. UsageError: nothing there, not ours, another schema."""
+    found = Sources()
+    for path in dict.fromkeys(paths):
+        if path.is_dir():
+            _read_folder(path, found)
+        elif not path.exists():
+            raise UsageError(f"{path}: there is no such file or folder; give what `kvbench run -o` wrote")
+        elif path.suffix == ".csv":
+            found.tables.append(read_table(path))
+        elif path.suffix == ".json" and path.name != "run.json":
+            found.capacities.append(_read_capacity(path))
+        else:
+            raise UsageError(f"{path}: give a run's folder, a grid.csv, or the JSON of `kvbench capacity --json`")
+    return found
+
+
+def _read_folder(path: Path, found: Sources) -> None:
+    if (path / "run.json").exists():
+        found.runs.append(read_folder(path))
+        return
+    tables = [path / name for name in TABLES if (path / name).exists()]
+    runs = [file.parent for pattern in ("*", f"{POINTS}/*") for file in sorted(path.glob(f"{pattern}/run.json"))]
+    if not tables and not runs:
+        raise UsageError(f"{path}: holds no run.json and no grid.csv; give a folder that `kvbench run -o` wrote")
+    found.tables += map(read_table, tables)
+    found.runs += map(read_folder, runs)
+
+
+def read_folder(path: Path) -> RunFolder:
+    """The files of one run. UsageError: one is missing or not ours."""
+    document = read_run(path / "run.json")
+    summary = _rows(path / "summary.csv", ("schema", "metric", "mean", "p50", "p90", "p99", "clock"))
+    if not summary or set(SUMMARY_COLUMNS.split(",")) - set(summary[0]):
+        raise UsageError(f"{path / 'summary.csv'}: holds no run of this version of kvbench; run it again")
+    other = next((row["schema"] for row in summary if row["schema"] != str(SCHEMA)), None)
+    if other is not None:
+        raise UsageError(f"{path / 'summary.csv'}: schema {other}, this version reads {SCHEMA}")
+    status, requests = _columns(path / "requests.csv", REQUEST_COLUMNS.split(","))
+    steps = None
+    if (path / "steps.csv").exists():
+        steps = _columns(path / "steps.csv", [name.replace("_ns", "_ms") for name in STEP_COLUMNS])[1]
+    return RunFolder(path, document, {row["metric"]: row for row in summary}, requests, status, steps)
+
+
+def read_table(path: Path) -> Grid:
+    """A grid.csv or sweep.csv as the grid that it was."""
+    rows = _rows(path, ("run", "error"))
+    if not rows:
+        raise UsageError(f"{path}: holds no point; run the grid again")
+    names = list(rows[0])
+    until = min(names.index(name) for name in _FIRST_FIGURES if name in names)
+    keys = tuple(name for name in names[:until] if name not in _NO_AXES)
+    figures = [
+        {name: _number(row[name]) for name in names[until:] if name not in ("error", "fingerprint", "folder")}
+        for row in rows
+    ]
+    points = [
+        GridRow(tuple(row[key] for key in keys), {**values, "clock": row.get("clock", "")}, row["error"])
+        for row, values in zip(rows, figures, strict=True)
+    ]
+    run = rows[0]["run"]
+    return Grid(run, keys, {}, tuple(points), "hit_rate_tokens" in names, run, 0)
+
+
+def _read_capacity(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("points"), list) or "over" not in document:
+        raise UsageError(f"{path}: not the JSON of `kvbench capacity --json`")
+    if document.get("schema") != SCHEMA:
+        raise UsageError(f"{path}: schema {document.get('schema')}, this version reads {SCHEMA}")
+    return document
+
+
+def _rows(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+    reader = csv.DictReader(io.StringIO(read_text(path)))
+    missing = [name for name in needed if name not in (reader.fieldnames or ())]
+    if missing:
+        raise UsageError(f"{path}: not a table of kvbench: it has no column {missing[0]}")
+    rows = list(reader)
+    for line, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise UsageError(f"{path}: line {line} has not as many cells as the header")
+    return rows
+
+
+def _columns(path: Path, needed: Sequence[str]) -> tuple[np.ndarray[Any, Any], dict[str, F64]]:
+    """(status names, column -> numbers): the columns that are needed, whatever else there is."""
+    header, *rows = list(csv.reader(io.StringIO(read_text(path)))) or [[]]
+    missing = [name for name in needed if name not in header]
+    if missing:
+        raise UsageError(f"{path}: has no column {missing[0]}; another version wrote it: run it again")
+    if any(len(row) != len(header) for row in rows):
+        line = next(i for i, row in enumerate(rows, 2) if len(row) != len(header))
+        raise UsageError(f"{path}: line {line} has not as many cells as the header")
+    by_name = dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
+    status = np.array(by_name.get("status", ()), dtype=str)
+    numbers = {name: _numbers(by_name[name], path, name) for name in needed if name not in NOT_NUMBERS}
+    return status, numbers
+
+
+def _numbers(cells: Sequence[str], path: Path, name: str) -> F64:
+    try:
+        return np.array([cell or "nan" for cell in cells], np.float64)
+    except ValueError as error:
+        raise UsageError(f"{path}: column {name}: {error}") from None
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell) if cell else None
+    except ValueError:
+        return None
