@@ -22,6 +22,8 @@ NO_JSON = {
     "trace convert": "writes a trace",
     "trace fit": "writes a workload",
     "completion": "prints a script",
+    "report": "writes a page",
+    "plot": "draws a picture",
 }
 """Commands whose output is no data, and why."""
 
