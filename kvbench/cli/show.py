@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.config import Config, toml_text
 from ..core.errors import EXIT_OK
-from ..core.keys import Key
 from .options import RunCommand, configuration_options, configured
+
+if TYPE_CHECKING:
+    from ..core.config import Config
+    from ..core.keys import Key
 
 WIDTH = 100
 
@@ -57,6 +59,7 @@ def config_command(as_json: bool, **parameters: Any) -> int:
     """
     from ..bench.keys import key_tree
     from ..bench.system import build_system
+    from ..core.config import toml_text
 
     config = build_system(configured(parameters).config).config
     if as_json:

@@ -9,7 +9,6 @@ pass them in. `[[phase]]` is the one table that is a list; a phase may set its o
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -206,6 +205,8 @@ def nest(values: Mapping[str, Any], phases: Iterable[Mapping[str, Any]] = ()) ->
 
 def toml_text(value: Any) -> str:
     """A value as TOML, so that reading it back gives it again. A NumPy scalar is the number that it holds."""
+    import json  # here: every start of the command line loads this module
+
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, bool):
         return str(value).lower()
