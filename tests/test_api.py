@@ -16,6 +16,7 @@ from pandas.testing import assert_frame_equal
 import kvbench
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
+from kvbench.report.pictures.folders import read_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["--num-prompts", "20", "--request-rate", "10", "--set", "cache.blocks=5000"]
@@ -65,6 +66,12 @@ def test_parquet_gives_the_same_frames(fake_engine, tmp_path):
             getattr(kvbench.load(tmp_path / "csv"), table), getattr(kvbench.load(tmp_path / "pq"), table)
         )
     assert_frame_equal(pd.read_parquet(tmp_path / "pq" / "requests.parquet"), kvbench.load(tmp_path / "csv").requests)
+    from_csv, from_parquet = (read_folder(tmp_path / name) for name in ("csv", "pq"))
+    assert from_csv.status.tolist() == from_parquet.status.tolist()
+    for name in ("requests", "steps"):  # as `kvbench report` and `kvbench plot` read them
+        first, second = getattr(from_csv, name), getattr(from_parquet, name)
+        assert list(first) == list(second)
+        assert all(np.array_equal(first[key], second[key], equal_nan=True) for key in first)
 
 
 def test_tables_of_an_earlier_run_are_not_read_as_those_of_this_one(fake_engine, tmp_path):

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.config import read_text
 from ..core.errors import UsageError
 from .run_json import read_run
 
@@ -73,6 +74,14 @@ def read_frame(folder: Path, name: str) -> pd.DataFrame:
     if found is None:
         raise UsageError(f"{folder}: holds no {name}.csv{'; record steps with --steps' if name == 'steps' else ''}")
     return pd.read_parquet(found) if found.suffix == ".parquet" else pd.read_csv(found)
+
+
+def csv_text(path: Path) -> str:
+    """The text of a CSV file, or of the Parquet file that stands in its place. UsageError: there is neither."""
+    packed = path.with_suffix(".parquet")
+    if path.exists() or not packed.exists():
+        return read_text(path)
+    return str(read_frame(path.parent, path.stem).to_csv(index=False))
 
 
 def frame_of(pieces: Iterable[str]) -> pd.DataFrame:
