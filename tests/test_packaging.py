@@ -67,7 +67,7 @@ def test_no_dependency_is_missing_or_unused():
     imported = {m.split(".")[0] for path in files for m in absolute_imports(path)}
     third_party = imported - set(sys.stdlib_module_names) - {"kvbench"}
     extras = project()["optional-dependencies"]
-    needed = ("plot", "kernels", "weights", "tokenizers")
+    needed = ("plot", "kernels", "weights", "tokenizers", "dask", "ray")
     wanted = (*project()["dependencies"], *(d for name in needed for d in extras[name]))
     declared = {re.split(r"[><=\[]", d)[0] for d in wanted}
     assert third_party - {"llvmlite"} == declared  # llvmlite is part of Numba

@@ -37,6 +37,33 @@ def machine() -> dict[str, Any]:
     }
 
 
+BUSY_LOAD = 0.5
+"""Processes that run or wait per processor, over the last minute, from which times are doubtful."""
+
+
+def load_average() -> float:
+    """Processes that ran or waited in the last minute, per processor; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        return 0.0
+
+
+def processors() -> int:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def numba_threads() -> dict[str, Any]:
+    """Of Numba's own parallel loops, which no kernel here uses."""
+    import numba
+
+    config: Any = numba.config
+    return {"threads": config.NUMBA_NUM_THREADS, "threading_layer": config.THREADING_LAYER}
+
+
 def available_bytes() -> int:
     """Memory that could be had now: what the system calls available, else all that is installed."""
     try:

@@ -13,16 +13,20 @@ from collections.abc import Sequence
 import click
 
 from .. import __version__
-from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
+from ..core.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
 from .capacity import capacity_command
 from .compare import ab_command, compare_command
+from .completion import completion_command
 from .gate import gate_command
 from .kernels import kernels_command
+from .machine import doctor_command, env_command
+from .options import give_verbose
 from .plot import plot_command
 from .record import record_command
 from .report import report_command
 from .run import run_command
 from .show import config_command, list_command
+from .sweep import sweep_command
 from .trace import trace_command
 from .verify import verify_command
 
@@ -31,6 +35,7 @@ NO_COLOR = bool(os.environ.get("NO_COLOR"))
 
 @click.group(
     invoke_without_command=True,
+    epilog="\b\nExit codes:\n" + "\n".join(f"{code:>5}  {text}" for code, text in EXIT_CODES.items()),
     context_settings={"help_option_names": ["-h", "--help"], "color": False if NO_COLOR else None},
 )
 @click.version_option(__version__, prog_name="kvbench", message="%(prog)s %(version)s")
@@ -56,8 +61,13 @@ app.add_command(compare_command, "compare")
 app.add_command(ab_command, "ab")
 app.add_command(gate_command, "gate")
 app.add_command(capacity_command, "capacity")
+app.add_command(sweep_command, "sweep")
+app.add_command(env_command, "env")
+app.add_command(doctor_command, "doctor")
+app.add_command(completion_command, "completion")
 app.add_command(report_command, "report")
 app.add_command(plot_command, "plot")
+give_verbose(app)
 
 
 def main() -> None:

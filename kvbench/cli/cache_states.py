@@ -10,7 +10,7 @@ import click
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from .options import configured
 from .progress import ProgressBar
-from .run import STDOUT, quiet_compiler, say
+from .run import STDOUT, quiet_compiler, say, write_files
 
 STATES = ("cold", "warm")
 
@@ -28,7 +28,6 @@ def run_both(parameters: dict[str, Any]) -> int:
     quiet_compiler(parameters["quiet"])
     from ..bench.run import run
     from ..report.files import make_folder
-    from ..report.result_files import write_result
     from ..report.run_json import to_text
     from ..report.side_by_side import side_by_side, side_by_side_document
 
@@ -48,7 +47,7 @@ def run_both(parameters: dict[str, Any]) -> int:
         for warning in () if quiet else result.warnings:
             say(f"warning: {state}: {warning}")
     for folder, result in zip(folders, results, strict=False):
-        write_result(folder, result.record, result.document, result.journal, result.requests, steps)
+        write_files(folder, result, parameters)
     records = [result.record for result in results]
     if parameters["as_json"]:
         click.echo(to_text(side_by_side_document(*records)), nl=False)

@@ -24,7 +24,6 @@ FIRST_RATE, FIRST_CONCURRENCY = 1.0, 8
 @click.option("--precision", type=click.FloatRange(1e-4, 1), default=0.02, help="Of a rate. [0.02]")
 @click.option("--json", "as_json", is_flag=True, help="Print points and bracket as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the trace of a fault.")
 def capacity_command(**parameters: Any) -> int:
     """Find the largest request rate (or concurrency) at which X keeps its SLOs.
 

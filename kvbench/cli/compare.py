@@ -48,7 +48,6 @@ def compare_command(paths: tuple[str, ...], across: tuple[str, ...], show_all: b
 @click.option("--all", "show_all", is_flag=True, help="Every metric.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the trace of a fault.")
 def ab_command(**parameters: Any) -> int:
     """Run X twice for each seed, with the keys of A and with those of B, and compare.
 

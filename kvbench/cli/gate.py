@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 @click.option("--junit", metavar="FILE", help="JUnit XML.")
 @click.option("--bencher", metavar="FILE", help="JSON of Bencher.")
 @click.option("--github-action-benchmark", "action_benchmark", metavar="FILE", help="customSmallerIsBetter JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print every outcome as JSON instead of the table.")
 def gate_command(candidates: tuple[str, ...], baseline: str, **parameters: Any) -> int:
     """Judge runs against a baseline: folders that `kvbench run -o` wrote, or summary.csv files.
 
-    Exit codes: 0 pass, 1 error or nothing measured, 2 usage, 3 regression, 4 inconclusive, 5 not comparable.
+    The exit code is the verdict: 0 pass, 3 regression, 4 inconclusive, 5 not comparable (all: kvbench --help).
     """
     from ..gate.judge import gate
     from ..gate.runs import read_runs
-    from ..gate.table import report_table
+    from ..gate.table import report_document, report_table
+    from ..report.run_json import to_text
 
     runs = [run for path in candidates for run in read_runs(Path(path))]
     if parameters["update"]:
         return _update(Path(baseline), runs, parameters)
     report = gate(read_runs(Path(baseline)), runs, parameters["limits"], parameters["exact"])
     _write(report, parameters)
-    click.echo(report_table(report))
+    click.echo(to_text(report_document(report)) if parameters["as_json"] else report_table(report) + "\n", nl=False)
     return report.exit_code
 
 
@@ -50,6 +52,7 @@ def _update(path: Path, runs: list[Run], parameters: dict[str, Any]) -> int:
     from ..gate.runs import read_runs, to_csv
     from ..gate.table import baseline_key, update_lines
     from ..report.files import make_folder, write_whole
+    from ..report.run_json import to_text
 
     if parameters["limits"] or parameters["exact"]:
         raise UsageError("--update judges nothing; leave --max-regression and --exact out")
@@ -63,7 +66,8 @@ def _update(path: Path, runs: list[Run], parameters: dict[str, Any]) -> int:
     lines = update_lines(before, list(merged.values()))
     make_folder(path.parent)
     write_whole(path, to_csv([merged[key] for key in sorted(merged)]))
-    click.echo("\n".join(lines) or "nothing changed")
+    text = "\n".join(lines) or "nothing changed"
+    click.echo(to_text({"baseline": str(path), "changes": lines}) if parameters["as_json"] else text + "\n", nl=False)
     return EXIT_OK
 
 

@@ -11,7 +11,7 @@ import click
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK
 from .options import configured
 from .progress import ProgressBar
-from .run import STDOUT, cache_state, quiet_compiler, say
+from .run import STDOUT, cache_state, quiet_compiler, say, write_files
 
 if TYPE_CHECKING:
     from ..bench.run import Result
@@ -39,7 +39,6 @@ def run_points(parameters: dict[str, Any]) -> int:
 
 
 def _found(axes: Sequence[Axis], points: Sequence[Point], parameters: dict[str, Any], folder: Path | None) -> Grid:
-    from ..report.result_files import write_result
     from ..sweep.grid import folder_name
     from ..sweep.run import replay_grid, run_grid
 
@@ -50,7 +49,7 @@ def _found(axes: Sequence[Axis], points: Sequence[Point], parameters: dict[str, 
         if folder is not None:
             own = folder / names[index]
             own.mkdir(exist_ok=True)
-            write_result(own, result.record, result.document, result.journal, result.requests, steps)
+            write_files(own, result, parameters)
         for warning in () if quiet else result.warnings:
             say(f"warning: {names[index]}: {warning}")
 

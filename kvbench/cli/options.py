@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..bench.options import KEY_OF_OPTION, flag
 from ..core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,31 +15,62 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KEY_OF_OPTION = {
-    "clock": "clock",
-    "preset": "preset",
-    "model": "model",
-    "device": "device",
-    "tp": "tp",
-    "dtype": "dtype",
-    "num_prompts": "num_prompts",
-    "request_rate": "arrivals.rate",
-    "burstiness": "arrivals.burstiness",
-    "max_concurrency": "arrivals.concurrency",
-    "seed": "seed",
-}
-"""Parameter name -> key. The value stays text, so that one place checks it and words the error."""
+
+def names_from(find: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """For a shell's completion: the names that begin like what is typed."""
+    return lambda context, parameter, typed: [name for name in find() if name.startswith(typed)]
+
+
+def _presets() -> list[str]:
+    from ..scheduler.presets import ALIASES, PRESETS
+
+    return [*PRESETS, *ALIASES]
+
+
+def _models() -> list[str]:
+    from ..costs.models import MODELS
+
+    return list(MODELS)
+
+
+def _devices() -> list[str]:
+    from ..costs.devices import DEVICES
+
+    return list(DEVICES)
+
+
+def _scenarios() -> list[str]:
+    from ..bench.scenarios import scenario_names
+
+    return scenario_names()
+
+
+def _keys() -> list[str]:
+    from ..bench.keys import key_tree
+
+    return [f"{key.name}=" for key in key_tree().keys]
+
+
+keys_completed = names_from(_keys)
+"""Of an option whose value begins with a key."""
 
 
 def configuration_options(command: F) -> F:
     """Target, --trace, --set and the aliases; `configured` reads them."""
     options = (
-        click.argument("target", required=False, metavar="[X]"),
+        click.argument("target", required=False, metavar="[X]", shell_complete=names_from(_scenarios)),
         click.option("--trace", metavar="FILE", help="Replay a trace: replaces arrivals, lengths, sharing of X."),
         click.option("--clock", metavar="CLOCK", help="modelled, or measured: a small model really runs here."),
-        click.option("--preset", metavar="NAME", help="Rules of an engine and version."),
-        click.option("--model", metavar="NAME", help="A known model or a path to its config.json."),
-        click.option("--device", metavar="NAME", help="A known device."),
+        click.option(
+            "--preset", metavar="NAME", shell_complete=names_from(_presets), help="Rules of an engine and version."
+        ),
+        click.option(
+            "--model",
+            metavar="NAME",
+            shell_complete=names_from(_models),
+            help="A known model or a path to its config.json.",
+        ),
+        click.option("--device", metavar="NAME", shell_complete=names_from(_devices), help="A known device."),
         click.option("--tp", metavar="N", help="Tensor parallelism."),
         click.option("--dtype", metavar="TYPE", help="Of the weights: bf16, fp16, fp8, int8, fp4."),
         click.option("--num-prompts", metavar="N", help="Requests to run."),
@@ -50,11 +82,28 @@ def configuration_options(command: F) -> F:
             "--goodput", metavar="SLO...", multiple=True, help="Promised latency in ms: ttft:200 tpot:50 (or e2el)."
         ),
         click.option("--skip-bad-rows", is_flag=True, help="Leave wrong rows of a trace out, and count them."),
-        click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Any key (kvbench config)."),
+        click.option(
+            "--set",
+            "sets",
+            metavar="KEY=VALUE",
+            multiple=True,
+            shell_complete=keys_completed,
+            help="Any key (kvbench config).",
+        ),
     )
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def give_verbose(group: click.Group) -> None:
+    """-v for every command below that has none of its own: `call` shows the trace of a fault where it is given."""
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            give_verbose(command)
+        elif not any("-v" in parameter.opts for parameter in command.params):
+            text = "Show the trace of a fault."
+            command.params.append(click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, help=text))
 
 
 class RunCommand(click.Command):
@@ -99,7 +148,7 @@ def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ())
     for parameter, key in KEY_OF_OPTION.items():
         value = parameters[parameter]
         if value is not None:
-            changes.append((f"--{parameter.replace('_', '-')}", f"{key}={value}"))
+            changes.append((flag(parameter), f"{key}={value}"))
     changes += [("--goodput", text) for text in goodput_changes(parameters["goodput"])]
     if parameters["skip_bad_rows"]:
         changes.append(("--skip-bad-rows", "trace.skip_bad_rows=true"))

@@ -16,7 +16,10 @@ from ..core.errors import EXIT_OK
 @click.option("--streams", metavar="N", default=4, type=click.IntRange(1, 100), help="Of each component.")
 @click.option("--operations", metavar="N", default=400, type=click.IntRange(8), help="Of a stream, roughly.")
 @click.option("--rehearse", is_flag=True, help="Record kvbench's own code instead, to try scripts and format.")
-def record_command(engine: str, output: str, seed: int, streams: int, operations: int, rehearse: bool) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print the names of the files as JSON.")
+def record_command(
+    engine: str, output: str, seed: int, streams: int, operations: int, rehearse: bool, as_json: bool
+) -> int:
     """Record what a real engine's scheduler and cache do, for `kvbench verify golden`.
 
     The engine's public classes are led through generated operations, with a model that only emits given tokens: its
@@ -25,5 +28,10 @@ def record_command(engine: str, output: str, seed: int, streams: int, operations
     from ..verify.record.recorder import record
 
     written = record(engine, Path(output), seed, streams, operations, rehearse)
+    if as_json:
+        from ..report.run_json import to_text
+
+        click.echo(to_text({"folder": output, "streams": [str(name) for name in written]}), nl=False)
+        return EXIT_OK
     click.echo(f"recorded {len(written)} streams in {output}; compare them with: kvbench verify golden {output}")
     return EXIT_OK

@@ -10,7 +10,7 @@ import click
 from ..core.errors import EXIT_OK
 from .options import configured
 from .progress import ProgressBar
-from .run import STDOUT, quiet_compiler, say
+from .run import STDOUT, quiet_compiler, say, write_files
 
 
 def run_replicates(parameters: dict[str, Any]) -> int:
@@ -18,7 +18,6 @@ def run_replicates(parameters: dict[str, Any]) -> int:
     from ..bench.replicates import run_seeds, same_workload, seeds_from
     from ..report.files import make_folder, write_whole
     from ..report.replicates import replicates_csv
-    from ..report.result_files import write_result
 
     quiet, output = parameters["quiet"], parameters["output"]
     folder = None if output in (None, STDOUT) else make_folder(Path(output))
@@ -30,7 +29,7 @@ def run_replicates(parameters: dict[str, Any]) -> int:
             records.append(result.record)
             if folder is not None:
                 own = make_folder(folder / f"seed-{result.record.seed}")
-                write_result(own, result.record, result.document, result.journal, result.requests, parameters["steps"])
+                write_files(own, result, parameters)
     if folder is not None:
         write_whole(folder / "summary.csv", replicates_csv(records))
     if not quiet and same_workload([record.fingerprint for record in records]):

@@ -25,6 +25,13 @@ DETAILS = ("intervals", "attribution", "steady")
 @configuration_options
 @click.option("-o", "--output", metavar="DIR", help="Write requests.csv, summary.csv, run.json; - prints summary.csv.")
 @click.option("--steps", is_flag=True, help="Write steps.csv too (with -o).")
+@click.option(
+    "--format",
+    "table_format",
+    type=click.Choice(["csv", "parquet"]),
+    default="csv",
+    help="Of requests and steps. [csv]",
+)
 @click.option("--timeline", metavar="FILE", help="Write a trace for ui.perfetto.dev (trace.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
 @click.option("--cache-state", metavar="STATE", help="At t = 0: cold, warm, prefilled; both: cold and warm compared.")
@@ -53,6 +60,10 @@ def run_command(**parameters: Any) -> int:
         raise UsageError("--plot draws the curves of a grid; add --grid cache.blocks=1000..64000*4")
     if parameters["target"] is None and parameters["trace"] is None:
         raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    if parameters["table_format"] == "parquet":
+        from ..report.frames import check_parquet
+
+        check_parquet()
     if parameters["seeds"] and (parameters["grids"] or parameters["cache_only"]):
         raise UsageError("--seeds runs one configuration; for a grid name the seeds in it: --grid seed=0..4+1")
     if (parameters["seeds"] or parameters["grids"] or parameters["cache_only"]) and _details_of(parameters):
@@ -111,7 +122,7 @@ def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
     if not quiet:
         for warning in result.warnings:
             say(f"warning: {warning}")
-    written = "" if folder is None else _write(folder, result, parameters["steps"])
+    written = "" if folder is None else _write(folder, result, parameters)
     click.echo(_shown(result, parameters), nl=False)
     if written and not quiet:
         say(written)
@@ -153,11 +164,17 @@ def details(result: Result, parameters: dict[str, Any], as_text: bool = False) -
     return found
 
 
-def _write(folder: Path, result: Result, steps: bool) -> str:
+def _write(folder: Path, result: Result, parameters: dict[str, Any]) -> str:
+    names = write_files(folder, result, parameters)
+    return f"wrote {', '.join(names)} to {folder}"
+
+
+def write_files(folder: Path, result: Result, parameters: dict[str, Any]) -> list[str]:
+    """The files of one run, as --steps and --format ask for them."""
     from ..report.result_files import write_result
 
-    names = write_result(folder, result.record, result.document, result.journal, result.requests, steps)
-    return f"wrote {', '.join(names)} to {folder}"
+    steps, table_format = parameters["steps"], parameters["table_format"]
+    return write_result(folder, result.record, result.document, result.journal, result.requests, steps, table_format)
 
 
 def _write_timeline(path: Path, result: Result, quiet: bool) -> None:

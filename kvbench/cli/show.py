@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..core.errors import EXIT_OK
 from .options import RunCommand, configuration_options, configured
 
+if TYPE_CHECKING:
+    from ..core.config import Config
+    from ..core.keys import Key
+
 WIDTH = 100
 
 
 @click.command()
-def list_command() -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: section -> name -> description.")
+def list_command(as_json: bool) -> int:
     """List scenarios, presets, models, devices and policies."""
     from ..bench.scenarios import scenario_descriptions
     from ..costs.devices import DEVICES
@@ -25,18 +30,28 @@ def list_command() -> int:
 
     presets = {name: preset.meaning for name, preset in PRESETS.items()}
     presets |= {short: f"short for {full}, the newest known here" for short, full in ALIASES.items()}
-    _section("scenarios (kvbench run NAME)", scenario_descriptions())
-    _section("presets (--preset)", presets)
-    _section("models (--model, or a path to a config.json)", {n: m.description for n, m in MODELS.items()})
-    _section("devices (--device)", {n: d.description for n, d in DEVICES.items()})
-    _section("scheduling policies (--set scheduler.policy=)", POLICIES)
-    _section("eviction policies (--set cache.eviction=)", EVICTION)
+    sections = {
+        "scenarios": ("kvbench run NAME", scenario_descriptions()),
+        "presets": ("--preset", presets),
+        "models": ("--model, or a path to a config.json", {n: m.description for n, m in MODELS.items()}),
+        "devices": ("--device", {n: d.description for n, d in DEVICES.items()}),
+        "scheduling policies": ("--set scheduler.policy=", POLICIES),
+        "eviction policies": ("--set cache.eviction=", EVICTION),
+    }
+    if as_json:
+        from ..report.run_json import to_text
+
+        click.echo(to_text({name: lines for name, (_, lines) in sections.items()}), nl=False)
+        return EXIT_OK
+    for name, (use, lines) in sections.items():
+        _section(f"{name} ({use})", lines)
     return EXIT_OK
 
 
 @click.command(cls=RunCommand)
 @configuration_options
-def config_command(**parameters: Any) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: key -> value, from, default, unit, meaning.")
+def config_command(as_json: bool, **parameters: Any) -> int:
     """Show every key with its value for X.
 
     With default, unit, meaning, and where a value comes from. Without X: the defaults. Sizes left open
@@ -44,30 +59,37 @@ def config_command(**parameters: Any) -> int:
     """
     from ..bench.keys import key_tree
     from ..bench.system import build_system
+    from ..core.config import toml_text
 
     config = build_system(configured(parameters).config).config
+    if as_json:
+        from ..report.run_json import to_text
+
+        click.echo(to_text({key.name: _entry(key, config) for key in key_tree().keys}), nl=False)
+        return EXIT_OK
     for key in key_tree().keys:
-        value = _toml(config[key.name])
+        value = toml_text(config[key.name])
         click.echo(f"{key.name} = {value}{_origin(config.where[key.name])}")
         unit = f" {key.unit}" if key.unit else ""
-        choices = f"one of {', '.join(_toml(c) for c in key.choices)}; " if key.choices else ""
-        text = f"{key.meaning}; {choices}default {_toml(key.default)}{unit}"
+        choices = f"one of {', '.join(toml_text(c) for c in key.choices)}; " if key.choices else ""
+        text = f"{key.meaning}; {choices}default {toml_text(key.default)}{unit}"
         click.echo(textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    "))
     return EXIT_OK
 
 
+def _entry(key: Key, config: Config) -> dict[str, Any]:
+    return {
+        "value": config[key.name],
+        "from": config.where[key.name],
+        "default": key.default,
+        "unit": key.unit,
+        "meaning": key.meaning,
+        **({"choices": key.choices} if key.choices else {}),
+    }
+
+
 def _origin(where: str) -> str:
     return "" if where == "default" else f"    ({where})"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _section(title: str, lines: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,8 +23,9 @@ def verify_command(context: click.Context) -> int:
 
 @verify_command.command("golden")
 @click.argument("folder", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def golden_command(folder: str, quiet: bool) -> int:
+def golden_command(folder: str, as_json: bool, quiet: bool) -> int:
     """Replay recordings of real engines.
 
     Every .jsonl or .jsonl.gz file of DIR is led through kvbench's own schedulers, caches and pools, and every
@@ -50,8 +52,7 @@ def golden_command(folder: str, quiet: bool) -> int:
         )
         for v in verdicts
     ]
-    click.echo(golden_report(lines), nl=False)
-    return EXIT_OK if all(v.passed for v in verdicts) else EXIT_FAILED
+    return _tell(golden_report(lines), all(v.passed for v in verdicts), as_json, streams=lines)
 
 
 @verify_command.command("fuzz")
@@ -60,9 +61,16 @@ def golden_command(folder: str, quiet: bool) -> int:
 @click.option("--combination", metavar="NAME", default="", help="Those whose name begins like this.")
 @click.option("--round", "number", metavar="R", type=click.IntRange(0), help="This round of one combination again.")
 @click.option("--requests", metavar="I,J", help="Of that round only these requests.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def fuzz_command(
-    operations: int, seed: int, combination: str, number: int | None, requests: str | None, quiet: bool
+    operations: int,
+    seed: int,
+    combination: str,
+    number: int | None,
+    requests: str | None,
+    as_json: bool,
+    quiet: bool,
 ) -> int:
     """Drive small engines of every combination with random load, and check them after every step.
 
@@ -100,8 +108,8 @@ def fuzz_command(
         )
         for t in tallies
     ]
-    click.echo(fuzz_report(lines, seed), nl=False)
-    return EXIT_FAILED if any(t.failures for t in tallies) else EXIT_OK
+    passed = not any(t.failures for t in tallies)
+    return _tell(fuzz_report(lines, seed), passed, as_json, seed=seed, combinations=lines)
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -114,8 +122,9 @@ def _numbers(text: str | None) -> list[int] | None:
 
 
 @verify_command.command("faults")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def faults_command(quiet: bool) -> int:
+def faults_command(as_json: bool, quiet: bool) -> int:
     """Run scenarios of faults that people reported, on a right engine and on a broken one.
 
     Every run gets every check: the partition of blocks after each step, a shadow of what lies in every block, the sums
@@ -144,9 +153,8 @@ def faults_command(quiet: bool) -> int:
         )
         for f in figures
     ]
-    click.echo(faults_report(lines, measured), nl=False)
     passed = [v.passed for v in verdicts] + [f.passed for f in figures]
-    return EXIT_OK if all(passed) else EXIT_FAILED
+    return _tell(faults_report(lines, measured), all(passed), as_json, faults=lines, figures=measured)
 
 
 @verify_command.command("tokens")
@@ -156,9 +164,17 @@ def faults_command(quiet: bool) -> int:
 @click.option("--numerics", type=click.Choice(["exact", "fast"]), default="exact", help="fast counts, does not fail.")
 @click.option("--only", metavar="TEXT", default="", help="Variations whose name holds this.")
 @click.option("--plant", metavar="FAULT", default="", help="Plant a fault that has to be noticed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def tokens_command(
-    everything: bool, kv_dtypes: tuple[str, ...], model: str, numerics: str, only: str, plant: str, quiet: bool
+    everything: bool,
+    kv_dtypes: tuple[str, ...],
+    model: str,
+    numerics: str,
+    only: str,
+    plant: str,
+    as_json: bool,
+    quiet: bool,
 ) -> int:
     """Run one workload under many caches and schedules on a real model: the same tokens everywhere.
 
@@ -182,6 +198,19 @@ def tokens_command(
     with ProgressBar(quiet, "runs") as progress:
         outcomes, diverged = prove(kv_dtypes or KV_DTYPES, chosen, model, numerics, plant, progress)
     lines = [TokenLine(**asdict(outcome)) for outcome in outcomes]
-    click.echo(tokens_report(lines, diverged, numerics), nl=False)
     failed = any(o.error or (numerics == "exact" and not o.passed) for o in outcomes)
-    return EXIT_FAILED if failed else EXIT_OK
+    report = tokens_report(lines, diverged, numerics)
+    return _tell(report, not failed, as_json, numerics=numerics, diverged=diverged, runs=lines)
+
+
+def _tell(report: str, passed: bool, as_json: bool, **document: Any) -> int:
+    """The report, or its lines (dataclasses) as JSON; and the exit code."""
+    from ..report.run_json import to_text
+
+    if as_json:
+        plain = {
+            name: [asdict(v) for v in value] if isinstance(value, list) else value for name, value in document.items()
+        }
+        report = to_text({"passed": passed, **plain})
+    click.echo(report, nl=False)
+    return EXIT_OK if passed else EXIT_FAILED

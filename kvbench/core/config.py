@@ -203,6 +203,20 @@ def nest(values: Mapping[str, Any], phases: Iterable[Mapping[str, Any]] = ()) ->
     return {**tree, PHASE: listed} if listed else tree
 
 
+def toml_text(value: Any) -> str:
+    """A value as TOML, so that reading it back gives it again. A NumPy scalar is the number that it holds."""
+    import json  # here: every start of the command line loads this module
+
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k} = {toml_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_text(v) for v in value) + "]"
+    return str(value) if isinstance(value, int | float) else json.dumps(str(value), ensure_ascii=False)
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file. UsageError: missing, unreadable, not TOML (with the line)."""
     import tomllib

@@ -94,6 +94,23 @@ def report_table(report: Report) -> str:
     return f"{grid(header, rows)}\n\n{report.headline}"
 
 
+def report_document(report: Report) -> dict[str, Any]:
+    """Every outcome, for a program."""
+    outcomes = [
+        {
+            "run": one.group,
+            "metric": one.compared.metric,
+            "baseline": one.compared.first,
+            "candidate": one.compared.second,
+            "ratio": one.compared.ratio,
+            "limit": one.limit,
+            "outcome": one.outcome,
+        }
+        for one in report.outcomes
+    ]
+    return {"exit_code": report.exit_code, "verdict": report.headline, "clock": report.clock, "outcomes": outcomes}
+
+
 def update_lines(baseline: Sequence[Run], merged: Sequence[Run]) -> list[str]:
     """What an update changes, a line each."""
     old = {baseline_key(run): run for run in baseline}

@@ -83,10 +83,10 @@ def run_figures(record: RunRecord) -> dict[str, Any]:
 def grid_csv(result: Grid) -> Iterator[str]:
     """A row per point: the axes under their full keys, then every figure, then why there is none."""
     names = list(dict.fromkeys(name for row in result.rows for name in row.figures))
-    yield _csv_line(["run", *result.keys, *names, "error"])
+    yield csv_line(["run", *result.keys, *names, "error"])
     for row in result.rows:
-        cells = [_csv_cell(row.figures.get(name)) for name in names]
-        yield _csv_line([result.run, *row.values, *cells, row.error])
+        cells = [csv_cell(row.figures.get(name)) for name in names]
+        yield csv_line([result.run, *row.values, *cells, row.error])
 
 
 def grid_document(result: Grid) -> dict[str, Any]:
@@ -137,9 +137,9 @@ def _policy(result: Grid, row: GridRow) -> str:
 def _points(result: Grid) -> str:
     columns = dict(CACHE_COLUMNS if result.cache_only else RUN_COLUMNS)
     while True:
-        header = [*_short(result.keys), *columns]
+        header = [*short_names(result.keys), *columns]
         rows = [
-            [*map(_cell, row.values), *(_figure(t, row.figures.get(n)) for t, n in columns.items())]
+            [*map(shown_value, row.values), *(_figure(t, row.figures.get(n)) for t, n in columns.items())]
             for row in result.rows
         ]
         text = grid(header, rows)
@@ -148,13 +148,13 @@ def _points(result: Grid) -> str:
         columns.popitem()
 
 
-def _short(keys: tuple[str, ...]) -> list[str]:
+def short_names(keys: tuple[str, ...]) -> list[str]:
     """The last part of each key, where it says enough."""
     last = [key.rpartition(".")[2] for key in keys]
     return [key if last.count(short) > 1 else short for key, short in zip(keys, last, strict=True)]
 
 
-def _cell(value: str) -> str:
+def shown_value(value: str) -> str:
     return value if len(value) <= LONGEST_VALUE else "..." + value[3 - LONGEST_VALUE :]
 
 
@@ -180,13 +180,13 @@ def _grouped(value: str) -> str:
     return f"{int(value):,}" if value.isdecimal() else value
 
 
-def _csv_cell(value: Any) -> str:
+def csv_cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
-def _csv_line(cells: list[str]) -> str:
+def csv_line(cells: list[str]) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(cells)
     return out.getvalue()

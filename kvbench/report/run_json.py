@@ -95,4 +95,5 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
+    value = value.item() if hasattr(value, "item") else value  # NumPy's numbers
     return "inf" if value == math.inf else value

@@ -226,11 +226,11 @@ def size(num_bytes: int) -> str:
     return f"{value:.2f} GB"
 
 
-def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A plain table: the first column to the left, numbers to the right."""
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]], align: Sequence[str] = ()) -> str:
+    """A plain table: the first column to the left, numbers to the right, where `align` does not say otherwise."""
     from tabulate import tabulate
 
-    align = ["left"] + ["right"] * (len(header) - 1)
+    align = align or ("left", *("right",) * (len(header) - 1))
     return str(tabulate(rows, header, tablefmt="simple", disable_numparse=True, colalign=align))
 
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
+from ..bench.machine import BUSY_LOAD
 from ..core.jit import PLAIN
 from .sizes import CACHES, Sizes, last_cache_bytes
 
-BUSY_LOAD = 0.5
-"""Processes that run or wait per processor, over the last minute, from which times are doubtful."""
 WIDE_SPREAD = 0.1
 """Half the distance of the quartiles over the median: a quiet machine stays below a few per cent."""
-
-
-def load_average() -> float:
-    """Processes that ran or waited in the last minute, per processor; 0 where the system does not say."""
-    try:
-        return os.getloadavg()[0] / (os.cpu_count() or 1)
-    except OSError:
-        return 0.0
 
 
 def doubts(spreads: Mapping[str, float], load: float, sizes: Sizes) -> list[str]:

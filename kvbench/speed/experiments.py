@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bench.machine import load_average
 from ..core.errors import UsageError
 from ..kernels.decode import paged_decode
 from ..kernels.kv_write import write
@@ -19,7 +20,7 @@ from ..report.kernels_table import share, short
 from .attention import decode_probe, prefill_probe, token_bytes
 from .check import exact_attention, slots_of
 from .copies import read_probe, write_probe
-from .doubts import doubts, load_average
+from .doubts import doubts
 from .memory import Memory, shuffled_tables
 from .peer import torch_decode
 from .probes import Probe, Progress, Timing, time_rounds

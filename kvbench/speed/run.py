@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..bench.machine import machine, versions
+from ..bench.machine import load_average, machine, versions
 from ..core.errors import UsageError
 from ..core.jit import compile_watch
 from ..kernels.simd import LANES
@@ -13,7 +13,7 @@ from ..report.kernels_table import KernelReport, KernelRow
 from .attention import decode_entries, prefill_entries
 from .copies import copy_entries, limit_entries, write_entries
 from .dense import dense_entries
-from .doubts import doubts, load_average
+from .doubts import doubts
 from .entries import Entry
 from .memory import Memory
 from .prefixes import prefix_entries

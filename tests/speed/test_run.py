@@ -6,11 +6,12 @@ import os
 
 import pytest
 
+from kvbench.bench.machine import load_average
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
 from kvbench.speed import doubts as doubts_module
 from kvbench.speed import experiments, sizes
-from kvbench.speed.doubts import doubts, load_average
+from kvbench.speed.doubts import doubts
 from kvbench.speed.experiments import EXPERIMENTS, run_experiment
 from kvbench.speed.run import GROUPS, chosen_groups, measure_kernels
 from kvbench.speed.sizes import Sizes, last_cache_bytes

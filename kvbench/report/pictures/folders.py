@@ -16,6 +16,7 @@ from ...core.config import read_text
 from ...core.errors import UsageError
 from ...core.journal import STEP_COLUMNS
 from ..csv_files import REQUEST_COLUMNS, SUMMARY_COLUMNS
+from ..frames import csv_text
 from ..grid import Grid, GridRow
 from ..record import SCHEMA
 from ..run_json import read_run
@@ -121,7 +122,7 @@ def read_folder(path: Path) -> RunFolder:
         raise UsageError(f"{path / 'summary.csv'}: schema {other}, this version reads {SCHEMA}")
     status, requests = _columns(path / "requests.csv", REQUEST_COLUMNS.split(","))
     steps = None
-    if (path / "steps.csv").exists():
+    if (path / "steps.csv").exists() or (path / "steps.parquet").exists():
         steps = _columns(path / "steps.csv", [name.replace("_ns", "_ms") for name in STEP_COLUMNS])[1]
     return RunFolder(path, document, {row["metric"]: row for row in summary}, requests, status, steps)
 
@@ -172,7 +173,7 @@ def _rows(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
 
 def _columns(path: Path, needed: Sequence[str]) -> tuple[np.ndarray[Any, Any], dict[str, F64]]:
     """(status names, column -> numbers): the columns that are needed, whatever else there is."""
-    header, *rows = list(csv.reader(io.StringIO(read_text(path)))) or [[]]
+    header, *rows = list(csv.reader(io.StringIO(csv_text(path)))) or [[]]
     missing = [name for name in needed if name not in header]
     if missing:
         raise UsageError(f"{path}: has no column {missing[0]}; another version wrote it: run it again")

@@ -1,0 +1,23 @@
+"""Options of `kvbench run` that are keys by another name; `kvbench.run` takes them too."""
+
+from __future__ import annotations
+
+KEY_OF_OPTION = {
+    "clock": "clock",
+    "preset": "preset",
+    "model": "model",
+    "device": "device",
+    "tp": "tp",
+    "dtype": "dtype",
+    "num_prompts": "num_prompts",
+    "request_rate": "arrivals.rate",
+    "burstiness": "arrivals.burstiness",
+    "max_concurrency": "arrivals.concurrency",
+    "seed": "seed",
+}
+"""Parameter name -> key."""
+
+
+def flag(option: str) -> str:
+    """As the command line writes it, and as errors name it."""
+    return f"--{option.replace('_', '-')}"
