@@ -79,7 +79,7 @@ def systems(draw: st.DrawFn) -> tuple[list[Ask], EngineSettings]:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(systems())
 def test_every_sequence_reads_its_own_text(case):
     asks, system = case
