@@ -32,7 +32,7 @@ def test_a_cancel_at_any_moment(system):
     """One request of the mixed workload is cancelled at ever later moments, from before it is seen to after its end."""
     system = replace(system, check=True, tokenize_ns_per_token=60)
     ends = set()
-    for cap, cancel_ns in [(cap, t) for cap in (0, 6) for t in range(0, 400_000, 24_300)]:
+    for cap, cancel_ns in [(cap, t) for cap in (0, 6) for t in range(0, 400_000, 16_300)]:
         asks = mixed_asks()
         asks[10].cancel_ns = cancel_ns
         journal = compare(asks, replace(system, concurrency=cap)).journal()
