@@ -124,9 +124,11 @@ def measured_settings(settings: EngineSettings) -> EngineSettings:
 
 def load_model(config: Config) -> CpuModel:
     """The model with its weights, packed for this machine."""
+    from ..kernels.threads import check_threads
     from ..model.forward import Model as CpuModel
     from ..model.weights import random_weights, read_weights
 
+    check_threads(config["measured.threads"])
     shape, name = model_config(config), model_name(config)
     weights = read_weights(name, shape) if _is_folder(name) else random_weights(shape, config["seed"])
     return CpuModel(shape, weights, config["measured.numerics"], config["measured.threads"])

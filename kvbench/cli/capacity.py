@@ -42,7 +42,7 @@ def capacity_command(**parameters: Any) -> int:
 
 
 def _search(parameters: dict[str, Any]) -> int:
-    from ..report.capacity import answer, capacity_document, capacity_table
+    from ..report.capacity import answer, capacity_document, capacity_table, doubt
     from ..report.run_json import to_text
     from ..sweep.capacity import Scale, search
 
@@ -60,6 +60,7 @@ def _search(parameters: dict[str, Any]) -> int:
         click.echo(to_text(document), nl=False)
     else:
         said = answer(over, found.low, found.high, scale.most)
+        said += doubt(over, next((p.served for p in found.points if p.load == found.low), 0.0), found.low)
         click.echo(capacity_table(runs.name, runs.clock, runs.slo, parameters["share"], said, rows))
     return EXIT_OK
 
@@ -86,7 +87,7 @@ class _Runs:
         met = kept >= self.parameters["share"]
         if not self.parameters["quiet"]:
             say(f"{load:g}: {100 * kept:.2f} % kept {record.slo}{'' if met else ': not met'}")
-        return Point(load, kept, met, run_figures(record))
+        return Point(load, kept, met, run_figures(record), float(record.summary["request_throughput"] or 0.0))
 
 
 def _changes(over: str, load: float) -> list[tuple[str, str]]:

@@ -60,6 +60,9 @@ def ab_command(**parameters: Any) -> int:
         raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
     if sorted(parameters["sets_a"]) == sorted(parameters["sets_b"]):
         raise UsageError("both sides are the same; give --set-a KEY=VALUE or --set-b KEY=VALUE")
+    for side in "ab":
+        if any(text.partition("=")[0].strip() == "seed" for text in parameters[f"sets_{side}"]):
+            raise UsageError(f"--set-{side} seed: both sides run under the same seeds; use --seed and --seeds")
     quiet_compiler(parameters["quiet"])
     sides = {
         name: _side([(f"--set-{name.lower()}", text) for text in parameters[f"sets_{name.lower()}"]], parameters)

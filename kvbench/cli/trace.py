@@ -82,6 +82,8 @@ def convert_command(
     from ..workload.formats import mooncake_out, own
 
     path = _writable(output)
+    if path.exists() and Path(file).exists() and path.samefile(file):
+        raise UsageError(f"-o {output} is the trace itself; name another file")
     requests, _ = _loaded(file, parameters, skip_bad_rows)
     block = block_tokens or requests.block_hint or 512
     lost = [] if target == "kvbench" else mooncake_out.losses(requests, block)
@@ -108,6 +110,8 @@ def fit_command(file: str, output: str, skip_bad_rows: bool, **parameters: Any) 
     Lengths, arrivals, and sessions or groups of shared prefixes; `kvbench run FILE.toml` runs it.
     """
     path = _writable(output)
+    if path.exists() and Path(file).exists() and path.samefile(file):
+        raise UsageError(f"-o {output} is the trace itself; name another file")
     quiet_compiler(parameters["quiet"])
     from ..bench.trace_fit import fit_trace
     from ..report.trace_table import fit_table, workload_toml

@@ -10,6 +10,7 @@ pass them in. `[[phase]]` is the one table that is a list; a phase may set its o
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,7 +133,7 @@ def check(key: Key, value: Any, where: str, folder: Path | None = None) -> Any:
         if kind == "choice-or-function" and value not in key.choices:
             return _function(key, value, where, folder)
         if kind == "path" and value not in ("", "-") and folder is not None:  # - is standard input
-            return str((folder / Path(value).expanduser()).resolve())
+            return os.path.abspath(folder / Path(value).expanduser())
         return value
     if kind == "bool":
         if not isinstance(value, bool):
@@ -153,7 +154,7 @@ def _with_files(table: Mapping[str, Any], folder: Path | None) -> dict[str, Any]
     """A table of a length with the paths in it, also those of parts within parts, made absolute."""
     found = dict(table)
     if isinstance(found.get("file"), str) and folder is not None:
-        found["file"] = str((folder / Path(found["file"]).expanduser()).resolve())
+        found["file"] = os.path.abspath(folder / Path(found["file"]).expanduser())
     if isinstance(found.get("parts"), list | tuple):
         found["parts"] = [_with_files(p, folder) if isinstance(p, Mapping) else p for p in found["parts"]]
     return found
@@ -175,7 +176,7 @@ def _function(key: Key, value: str, where: str, folder: Path | None) -> str:
     if not file.endswith(".py") or not name.isidentifier():
         choices = ", ".join(c for c in key.choices if c)
         raise UsageError(f"{where}: {key.name} is one of {choices}, or FILE.py:FUNCTION; got {value!r}")
-    return value if folder is None else f"{(folder / Path(file).expanduser()).resolve()}:{name}"
+    return value if folder is None else f"{os.path.abspath(folder / Path(file).expanduser())}:{name}"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

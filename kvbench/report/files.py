@@ -47,6 +47,12 @@ def write_whole(path: Path, pieces: Iterable[str | bytes]) -> None:
 
 
 def _write_and_rename(path: Path, pieces: Iterable[str | bytes]) -> None:
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))  # the link stays
+    if path.exists() and not path.is_file():  # a device or a pipe is written to, never replaced
+        with path.open("wb") as device:
+            device.writelines(piece if isinstance(piece, bytes) else piece.encode() for piece in pieces)
+        return
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:

@@ -11,18 +11,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+_FLAT, _MOST_FLAT = 1.02, 2
+"""Twice the rate, and no more is served, so often in a row: the workload cannot ask for more."""
+
 DIGITS = 4
 """Significant digits of a rate that is tried."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One load that was tried. figures: of its run, as report.grid.run_figures names them."""
+    """One load that was tried. figures: of its run, as report.grid.run_figures names them. served: requests/s."""
 
     load: float
     share: float
     met: bool
     figures: dict[str, Any]
+    served: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,12 @@ def search(scale: Scale, try_load: Callable[[float], Point]) -> Capacity:
     """Bracket the capacity, then narrow the bracket down. Points that fail below one that met are told, not heeded."""
     points = [try_load(scale.start)]
     low, high = (scale.start, None) if points[0].met else (None, scale.start)
-    while high is None and low is not None and low < scale.most:
+    flat = 0
+    while high is None and low is not None and low < scale.most and flat < _MOST_FLAT:
         points.append(try_load(scale.doubled(low)))
         low, high = (points[-1].load, None) if points[-1].met else (low, points[-1].load)
+        is_flat = not scale.whole and points[-1].served <= _FLAT * points[-2].served
+        flat = flat + 1 if is_flat else 0
     while low is None and high is not None and high > scale.least:
         points.append(try_load(scale.halved(high)))
         low, high = (points[-1].load, high) if points[-1].met else (None, points[-1].load)

@@ -85,3 +85,17 @@ def test_the_summary_has_the_names_of_vllm():
     assert document["n_itl"] == 3
     assert document["p99_high_e2el_ms"] is None
     assert {"request_throughput", "output_throughput", "total_token_throughput", "duration"} <= set(document)
+
+
+def test_a_device_or_a_link_is_written_to_and_stays(tmp_path):
+    fifo, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    link.symlink_to(target)
+    write_whole(link, ["text"])
+    assert link.is_symlink()
+    assert target.read_text() == "text"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(fifo, ["to a pipe"])
+    assert os.read(reader, 99) == b"to a pipe"
+    os.close(reader)
+    assert fifo.is_fifo()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.cli import call
+from kvbench.report.capacity import answer, doubt
 from kvbench.sweep.capacity import Capacity, Point, Scale, search
 
 RATES = Scale(start=1.0, least=1e-3, most=1e6, whole=False, precision=0.02)
@@ -57,3 +58,13 @@ def test_the_command_tells_what_it_tried(fake_engine, capsys, over):
     assert f"kvbench: {'1' if over == 'rate' else '8'}: 100.00 % kept ttft:200 tpot:50" in err
     assert call([*line, "--set", "slo.e2el=0.5", "-q"]) == 0
     assert "no " + over + " meets the SLOs" in capsys.readouterr().out
+
+
+def test_a_rate_that_brings_no_more_load_ends_the_search():
+    """Sessions that think ask no faster; the answer says that the rate was not served."""
+    rate = search(RATES, lambda load: Point(load, 1.0, True, {}, served=min(load, 3.0)))
+    assert (rate.low, rate.high) == (16.0, None)
+    said = answer("rate", rate.low, rate.high, RATES.most) + doubt("rate", 3.0, rate.low)
+    assert "twice the rate brings no more load" in said
+    assert "NOT SUSTAINED: 3 of 16 requests/s were served" in said
+    assert doubt("rate", 15.0, 16.0) == doubt("concurrency", 3.0, 16.0) == ""
