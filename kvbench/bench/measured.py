@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.config import Config
+from ..core.config import DEFAULTS, Config
 from ..core.errors import UsageError
 from ..core.requests import Requests
 from ..costs.devices import GIB, Device
@@ -182,6 +182,11 @@ def measured_notes(config: Config, settings: EngineSettings) -> tuple[str, ...]:
         + ("of that folder" if _is_folder(model_name(config)) else f"drawn from seed {config['seed']}")
         + "; times are those of this CPU, never of an accelerator",
     ]
+    unused = [name for name in ("device", "model") if config.where[name] not in (DEFAULTS, "by device")]
+    unused = [name for name in unused if name == "device" or config["model"] != model_name(config)]
+    if unused:
+        given = " and ".join(f"{name} = {config[name]}" for name in unused)
+        notes.append(f"{given}: of the modelled clock, and not used here; measured.model names what runs")
     if settings.cache.kind == "hash" and not config["cache.unregister_unwritten"]:
         notes.append(
             "cache.unregister_unwritten = true on this clock: a preemption takes back blocks that were never written"

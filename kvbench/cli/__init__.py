@@ -43,7 +43,8 @@ NO_COLOR = bool(os.environ.get("NO_COLOR"))
 def app(context: click.Context) -> int | None:
     """What will this KV-cache design do to this workload's latency tail?
 
-    kvbench replays a workload through the scheduler and cache rules of SGLang and vLLM, on a modelled device.
+    kvbench leads a workload through the scheduler and cache rules of SGLang and vLLM, on a modelled device or, with a
+    small model, on this machine.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -47,7 +47,7 @@ DETAILS = ("intervals", "attribution", "steady")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
 @click.option("-v", "--verbose", is_flag=True, help="Say where the time went; show the trace of a fault.")
 def run_command(**parameters: Any) -> int:
-    """Run a scenario, a file or a trace on a modelled device.
+    """Run a scenario, a file or a trace on a modelled device, or on this machine.
 
     X is a scenario (kvbench list), a path to a .toml file, or to the run.json of an earlier run.
     """

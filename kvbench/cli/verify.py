@@ -15,7 +15,7 @@ from .progress import ProgressBar
 @click.group(invoke_without_command=True)
 @click.pass_context
 def verify_command(context: click.Context) -> int:
-    """Compare kvbench with what real engines did."""
+    """Check kvbench: against real engines, by tokens, by planted faults, by random loads."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     return EXIT_OK

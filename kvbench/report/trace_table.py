@@ -67,6 +67,11 @@ def _sessions(info: Info) -> str:
 
 def _blocks(info: Info) -> str:
     age = info["reuse_age_s"]
+    if not info["own_ids"] and info["one_time_share"] == 1.0:
+        return (
+            f"{info['blocks']:,} of {info['block_tokens']} tokens; no two prompts share anything that the file tells, "
+            "so hit rates of 0 say nothing where it holds lengths alone"
+        )
     text = (
         f"{info['blocks']:,} of {info['block_tokens']} tokens, {info['distinct_blocks']:,} different, "
         f"{100 * info['one_time_share']:.1f} % of these used once"

@@ -90,3 +90,11 @@ def test_what_is_prefilled_is_computed(quick_model):
     cold, filled = (run(configured(*changes, f"cache.state={state}")) for state in ("cold", "prefilled"))
     assert filled.counters.matched_tokens > cold.counters.matched_tokens
     assert filled.document["measured"]["token_hashes"] == cold.document["measured"]["token_hashes"]
+
+
+def test_what_was_asked_for_and_is_not_used_is_said():
+    config = build_system(configured("device=h200", "model=qwen3-8b").config).config
+    notes = " ".join(measured.measured_notes(config, build_system(configured().config).settings))
+    assert "device = h200 and model = qwen3-8b: of the modelled clock, and not used here" in notes
+    config = build_system(configured("model=tiny").config).config
+    assert "not used here" not in " ".join(measured.measured_notes(config, build_system(configured().config).settings))
