@@ -28,13 +28,12 @@ class TokenLine:
 
 def tokens_report(lines: Sequence[TokenLine], diverged: Mapping[str, int], numerics: str) -> str:
     """The whole report, at most 100 columns wide."""
-    header = ["variation", "KV", "same", "steps", "hit %", "preempt", "evict", "copy"]
+    header = ["variation", "KV", "same", "hit %", "preempt", "evict", "copy"]
     rows = [
         [
             line.name,
             line.kv_dtype,
             "FAILS" if line.error else f"{line.equal}/{line.sequences}",
-            f"{line.steps:,}",
             f"{100 * line.hit_rate:.1f}",
             f"{line.preemptions:,}",
             f"{line.evicted:,}",

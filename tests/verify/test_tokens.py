@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvbench.cli import call
+from kvbench.report.tokens_table import TokenLine, tokens_report
 from kvbench.verify.tokens import PLANTS, TokenProof, variations
 
 from ..engine.digest_model import DigestModel
@@ -81,3 +82,16 @@ def test_every_variation_has_a_name_of_its_own():
     for everything in (False, True):
         names = [v.name for v in variations(everything)]
         assert len(set(names)) == len(names)
+
+
+def test_the_table_fits():
+    longest = max((v.name for v in variations(True)), key=len)
+    lines = [
+        TokenLine(longest, "float32", 27, 25, 3, 1_000, 0.5, 1_234, 1_234, 123, ""),
+        TokenLine(longest, "bf16", 0, 0, -1, 0, 0.0, 0, 0, 0, "block 7 was written while it was being copied"),
+    ]
+    text = tokens_report(lines, {"float32": 0, "bf16": 27}, "exact")
+    assert max(map(len, text.splitlines())) <= 100
+    assert "25/27" in text
+    assert "2 sequences differ, the first is 3" in text
+    assert "bf16: block 7 was written" in " ".join(text.split())
