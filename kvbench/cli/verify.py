@@ -185,7 +185,7 @@ def tokens_command(
     from ..core.jit import compile_watch
 
     compile_watch.quiet = quiet
-    from ..report.tokens_table import TokenLine, tokens_report
+    from ..report.tokens_table import tokens_report
     from ..verify.tokens import KV_DTYPES, PLANTS, prove, variations
 
     if plant and plant not in PLANTS:
@@ -197,10 +197,9 @@ def tokens_command(
         raise UsageError(f"--only {only}: no variation's name holds that; without it all are run")
     with ProgressBar(quiet, "runs") as progress:
         outcomes, diverged = prove(kv_dtypes or KV_DTYPES, chosen, model, numerics, plant, progress)
-    lines = [TokenLine(**asdict(outcome)) for outcome in outcomes]
     failed = any(o.error or (numerics == "exact" and not o.passed) for o in outcomes)
-    report = tokens_report(lines, diverged, numerics)
-    return _tell(report, not failed, as_json, numerics=numerics, diverged=diverged, runs=lines)
+    report = tokens_report(outcomes, diverged, numerics)
+    return _tell(report, not failed, as_json, numerics=numerics, diverged=diverged, runs=outcomes)
 
 
 def _tell(report: str, passed: bool, as_json: bool, **document: Any) -> int:

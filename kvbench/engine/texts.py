@@ -14,18 +14,16 @@ import numpy as np
 
 from ..core.errors import UsageError
 from ..core.requests import EXPLICIT, I64, NONE, Requests
+from ..kernels.sampling import mix
 
 _PRIMES = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
 
 
 def mixed(seed: int, first: I64 | int, second: I64 | int) -> np.ndarray:
-    """uint64 of three numbers: the finaliser of splitmix64 over their weighted sum."""
+    """uint64 of three numbers: the bits of their weighted sum, mixed."""
     with np.errstate(over="ignore"):
         x = np.asarray(first).astype(np.uint64) * _PRIMES[0] + np.asarray(second).astype(np.uint64) * _PRIMES[1]
-        x = x + np.uint64(seed % (1 << 63)) * _PRIMES[2]
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        return mix(x + np.uint64(seed % (1 << 63)) * _PRIMES[2])
 
 
 class Texts:

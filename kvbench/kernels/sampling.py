@@ -1,7 +1,7 @@
 """The next token of each row of logits: the greatest, or one drawn by a key.
 
 A draw depends on its key and its row of logits alone: no generator has a state, so neither batch nor order matters.
-NumPy does the work; it is a millionth of a step.
+NumPy does the work; a draw costs far more than the greatest (`kvbench kernels --only dense` measures both).
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ def greatest(logits: F32) -> I64:
     return np.argmax(logits, axis=1).astype(np.int64)
 
 
-def uniforms(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """(n,) float64 strictly between 0 and 1 for (n,) uint64 keys.
+def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """(n,) uint64 whose every bit depends on every bit of its number.
 
     source   the output function of splitmix64 (Steele, Lea, Flood 2014)
     """
-    bits = np.asarray(keys, np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits ^= bits >> np.uint64(31)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def uniforms(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """(n,) float64 strictly between 0 and 1 for (n,) uint64 keys."""
+    bits = mix(np.asarray(keys, np.uint64) + np.uint64(0x9E3779B97F4A7C15))
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 

@@ -10,8 +10,11 @@ from .table import WIDTH, grid
 
 
 @dataclass(frozen=True)
-class TokenLine:
-    """One variation under one KV type; see verify.tokens.Outcome."""
+class Outcome:
+    """What a variation came to. equal of `sequences` said the same; first: one that did not, or -1.
+
+    error   the run did not end, and why
+    """
 
     name: str
     kv_dtype: str
@@ -23,10 +26,14 @@ class TokenLine:
     preemptions: int
     evicted: int
     copied: int
-    error: str
+    error: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.error and self.equal == self.sequences
 
 
-def tokens_report(lines: Sequence[TokenLine], diverged: Mapping[str, int], numerics: str) -> str:
+def tokens_report(lines: Sequence[Outcome], diverged: Mapping[str, int], numerics: str) -> str:
     """The whole report, at most 100 columns wide."""
     header = ["variation", "KV", "same", "hit %", "preempt", "evict", "copy"]
     rows = [
@@ -42,7 +49,7 @@ def tokens_report(lines: Sequence[TokenLine], diverged: Mapping[str, int], numer
         for line in lines
     ]
     parts = [grid(header, rows)]
-    told = [_said(line) for line in lines if line.error or line.equal < line.sequences]
+    told = [_said(line) for line in lines if not line.passed]
     if told:
         parts.append("\n".join(told))
     others = [f"{kind}: {count}" for kind, count in diverged.items() if kind != "float32"]
@@ -51,11 +58,11 @@ def tokens_report(lines: Sequence[TokenLine], diverged: Mapping[str, int], numer
             f"sequences whose plain run says something else than under float32 KV: {', '.join(others)}\n"
             "(rounding KV moves logits; with random weights many tokens are near ties. It is no fault.)"
         )
-    same = sum(not line.error and line.equal == line.sequences for line in lines)
+    same = sum(line.passed for line in lines)
     parts.append(f"{len(lines)} runs in {numerics} numerics: {same} say the same in every sequence")
     return "\n\n".join(parts) + "\n"
 
 
-def _said(line: TokenLine) -> str:
+def _said(line: Outcome) -> str:
     what = line.error or f"{line.sequences - line.equal} sequences differ, the first is {line.first}"
     return textwrap.fill(f"{line.name}, {line.kv_dtype}: {what}", WIDTH, subsequent_indent="  ")

@@ -23,6 +23,7 @@ from ..core.requests import Requests
 from ..costs.roofline import roofline
 from ..engine.measured import MeasuredRun
 from ..engine.worker import PLANTED, Device
+from ..report.tokens_table import Outcome
 from ..workload.build import build_workload
 
 SCENARIO = "same-tokens"
@@ -48,30 +49,6 @@ class Variation:
     name: str
     changes: tuple[str, ...]
     group: str = "mixed"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a variation came to. equal of `requests` sequences said the same; first: one that did not, or -1.
-
-    error   the run did not end, and why
-    """
-
-    name: str
-    kv_dtype: str
-    sequences: int
-    equal: int
-    first: int
-    steps: int
-    hit_rate: float
-    preemptions: int
-    evicted: int
-    copied: int
-    error: str = ""
-
-    @property
-    def passed(self) -> bool:
-        return not self.error and self.equal == self.sequences
 
 
 def variations(everything: bool) -> list[Variation]:

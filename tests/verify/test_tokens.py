@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvbench.cli import call
-from kvbench.report.tokens_table import TokenLine, tokens_report
+from kvbench.report.tokens_table import Outcome, tokens_report
 from kvbench.verify.tokens import PLANTS, TokenProof, variations
 
 from ..engine.digest_model import DigestModel
@@ -87,8 +87,8 @@ def test_every_variation_has_a_name_of_its_own():
 def test_the_table_fits():
     longest = max((v.name for v in variations(True)), key=len)
     lines = [
-        TokenLine(longest, "float32", 27, 25, 3, 1_000, 0.5, 1_234, 1_234, 123, ""),
-        TokenLine(longest, "bf16", 0, 0, -1, 0, 0.0, 0, 0, 0, "block 7 was written while it was being copied"),
+        Outcome(longest, "float32", 27, 25, 3, 1_000, 0.5, 1_234, 1_234, 123, ""),
+        Outcome(longest, "bf16", 0, 0, -1, 0, 0.0, 0, 0, 0, "block 7 was written while it was being copied"),
     ]
     text = tokens_report(lines, {"float32": 0, "bf16": 27}, "exact")
     assert max(map(len, text.splitlines())) <= 100
