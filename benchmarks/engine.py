@@ -28,9 +28,9 @@ from kvbench.costs.deployment import Deployment
 from kvbench.costs.devices import find_device
 from kvbench.costs.models import find_model
 from kvbench.costs.roofline import roofline
-from kvbench.engine.replay import replay_cache
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
 from kvbench.engine.simulation import Simulation
+from kvbench.offline.replay import replay_cache
 from kvbench.workload.build import build_workload
 
 RADIX = EngineSettings(

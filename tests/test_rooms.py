@@ -21,6 +21,7 @@ LEVELS = (
     ("scheduler",),
     ("engine",),
     ("cluster",),
+    ("offline",),
     ("bench",),
     ("sweep", "gate", "verify", "speed"),
     ("cli",),

@@ -137,12 +137,13 @@ def load_model(config: Config) -> CpuModel:
 def measured_run(config: Config, requests: Requests, settings: EngineSettings, tables: CostTables) -> MeasuredRun:
     """An engine over a model whose kernels, like the engine's verbs, are compiled or loaded already."""
     from ..engine.measured import MeasuredRun
+    from ..offline.warm import prepared
 
     device, temperature = paged_model(config, settings, load_model(config)), config["measured.temperature"]
     device.warm_up(temperature)
     short = replace(settings, check=False, faults=(), concurrency=0, closed_loop=False)
-    MeasuredRun(_two_short_requests(settings), short, tables, device).run()
-    return MeasuredRun(requests, settings, tables, device, temperature)
+    prepared(MeasuredRun(_two_short_requests(settings), short, tables, device)).run()
+    return prepared(MeasuredRun(requests, settings, tables, device, temperature))
 
 
 def paged_model(config: Config, settings: EngineSettings, model: CpuModel) -> PagedModel:

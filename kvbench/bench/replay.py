@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..costs.roofline import roofline
-from ..engine.curve import Offline
-from ..engine.replay import replay_cache
+from ..offline.curve import Offline
+from ..offline.replay import replay_cache
 from ..workload.build import build_workload
 from .configure import Configured
 from .system import build_system

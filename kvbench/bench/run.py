@@ -22,12 +22,13 @@ from ..core.journal import REFUSED, Counters, Journal
 from ..core.requests import Requests
 from ..costs.roofline import roofline
 from ..costs.tables import Costs
-from ..engine.bounds import run_bounds
 from ..engine.measured import MeasuredRun
 from ..engine.settings import EngineSettings
 from ..engine.simulation import Simulation
 from ..metrics.latency import Summary, summarise
 from ..metrics.slo import Slo
+from ..offline.bounds import run_bounds
+from ..offline.warm import prepared
 from ..report.record import MemoryLine, RunRecord
 from ..report.run_json import run_document
 from ..scheduler.presets import find_preset
@@ -115,7 +116,7 @@ def run(
 def _simulation(system: System, requests: Requests, costs: Costs) -> Simulation:
     if system.config["clock"] == "measured":
         return measured_run(system.config, requests, system.settings, costs.tables)
-    return Simulation(requests, system.settings, costs.tables)
+    return prepared(Simulation(requests, system.settings, costs.tables))
 
 
 def _finish(simulation: Simulation, progress: Progress | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.requests import I64, NONE, Requests
-from ..engine.curve import Offline
+from ..offline.curve import Offline
 from ..workload.build import build_workload
 from ..workload.fit import Tables, distance, fitted, shared_tokens
 

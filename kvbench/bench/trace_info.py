@@ -8,9 +8,9 @@ import numpy as np
 
 from ..core.requests import I64, NONE, Requests
 from ..core.units import NS_PER_S
-from ..engine.bounds import id_reuses
-from ..engine.curve import Offline
 from ..metrics.percentiles import Distribution, distribution
+from ..offline.bounds import id_reuses
+from ..offline.curve import Offline
 from ..workload.chain import block_ids, has_own_ids, shares_nothing
 from ..workload.rows import bad_rows
 from ..workload.trace import TraceInfo

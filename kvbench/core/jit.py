@@ -32,7 +32,7 @@ from numba.experimental import structref
 PLAIN = bool(numba_config.DISABLE_JIT)
 """True when NUMBA_DISABLE_JIT=1: the same code runs as plain Python."""
 
-_JITTED_ROOMS = ("core", "kernels", "costs", "memory", "prefix", "scheduler", "engine")
+_JITTED_ROOMS = ("core", "kernels", "costs", "memory", "prefix", "scheduler", "engine", "offline")
 """Rooms whose code may end up in machine code; a test compares this with where `core.jit` is imported."""
 
 _KEEP_DIGESTS = 4

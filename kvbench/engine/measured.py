@@ -26,6 +26,7 @@ from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import sequence_keys
 from ..scheduler.state_columns import KNOWN, PLAN_SLOT, PLAN_START, PLAN_TOKENS, SEQ
 from . import stepwise
+from .cached import cached_prefixes
 from .forking import with_beams
 from .host_copies import HostCopies
 from .integrity import check_integrity
@@ -34,7 +35,6 @@ from .observe import fields_of
 from .settings import EngineSettings
 from .simulation import Simulation
 from .texts import Texts
-from .warm import cached_prefixes, visited_blocks
 from .worker import Device, DoneStep, PlannedStep, Worker
 
 
@@ -87,8 +87,6 @@ class MeasuredRun(Simulation):
         self._running: Future[DoneStep] | None = None
         self._mark = 0
         self._attended = 0
-        if settings.cache.state == "prefilled":
-            self._compute_cached()
 
     # ---------------------------------------------------------------- the loop
 
@@ -172,12 +170,12 @@ class MeasuredRun(Simulation):
         took, self._mark = now - self._mark, now
         return took
 
-    def _compute_cached(self) -> None:
-        """The KV of what lies in the cache at t = 0; nothing of it is counted."""
+    def cache_prepared(self, leading: I64) -> None:
+        """The KV of what lies in the cache at t = 0 is computed; nothing of it is counted."""
+        super().cache_prepared(leading)
         e, bt = self.engine, self.settings.block_tokens
         block_of = cached_prefixes(e)
         written: set[int] = set()
-        leading = visited_blocks(self.requests, self.settings.cache.state, bt)
         for request in np.flatnonzero(leading).tolist():
             seq = int(self._seqs["first"][request])
             with np.errstate(over="ignore"):

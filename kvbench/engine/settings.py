@@ -72,7 +72,7 @@ class CacheRules:
     """hash/none under vLLM: tail (0.19), unhashed-first (0.33). radix under SGLang: append (token
     allocator, block_tokens 1), sorted-front (paged allocator)."""
     state: str = "cold"
-    """At t = 0: cold, warm, prefilled; see engine.warm."""
+    """At t = 0: cold, warm, prefilled; see offline.warm."""
     unregister_unwritten: bool = False
     """A preemption takes back registrations of blocks that were never computed (vLLM leaves them)."""
     copy_on_write: bool = False

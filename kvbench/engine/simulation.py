@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..core import journal as core_journal
 from ..core.errors import KvbenchError
 from ..core.journal import Counters
-from ..core.requests import Requests
+from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
 from ..prefix.keys import BlockKeys
@@ -37,7 +37,6 @@ from .integrity import check_integrity
 from .loop import DONE, FAULT, PAUSED, advance
 from .probe import settle_slots
 from .settings import EngineSettings
-from .warm import prepare_cache
 
 _SLICE_STEPS = 20_000
 _FEW_STEPS = 16
@@ -66,14 +65,20 @@ class Simulation:
         self.requests = requests
         self.settings = settings
         self.engine: Engine = build_engine(requests, settings, tables)
-        prepare_cache(self.engine, requests, settings.cache.state)
+        self._is_prepared = settings.cache.state == "cold"
         self._flushes = Flushes(requests, settings)
         self._reached_time = False
         self._rows_before: list[int] = []  # of gaps, before each phase that has begun
         self.num_sequences = requests.num_sequences
 
+    def cache_prepared(self, leading: I64) -> None:
+        """The cache is in the state of the settings: it has seen these leading blocks of each request, (requests,)."""
+        self._is_prepared = True
+
     def advance(self, until_ns: int = NEVER_NS, max_steps: int = NEVER_NS) -> bool:
         """Run until a time (no step starts at or after it) or for some steps. True when all is done."""
+        if not self._is_prepared:  # a cold number must not pass for a warm one
+            raise KvbenchError(f"cache.state is {self.settings.cache.state} and nobody has prepared the cache")
         while self._flushes.next_ns < until_ns:
             done = self._advance(self._flushes.next_ns, max_steps)
             if done or not self._reached_time:

@@ -19,7 +19,7 @@ RUN_BOUNDS = (
     "optimum: more hits no cache of that capacity can have in the order in which the run admitted its requests, with "
     "the future known; a bound, exact only where requests do not overlap."
 )
-"""What the bounds beside a hit rate are (engine.bounds)."""
+"""What the bounds beside a hit rate are (offline.bounds)."""
 
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue": "queue"}
 """Metric -> row title, in the order of the table."""

@@ -11,8 +11,8 @@ from ..bench.replay import beside
 from ..bench.run import Progress, Result, run
 from ..core.errors import UsageError
 from ..costs.roofline import roofline
-from ..engine.curve import Offline, is_stack, lru_curve
-from ..engine.replay import check_replay, replay_cache
+from ..offline.curve import Offline, is_stack, lru_curve
+from ..offline.replay import check_replay, replay_cache
 from ..report.grid import Grid, GridRow, run_figures
 from ..workload.build import build_workload, workload_part
 from .grid import Axis, Point

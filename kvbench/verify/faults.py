@@ -25,6 +25,7 @@ from ..engine.observe import fields_of
 from ..engine.probe import drain_copies
 from ..engine.simulation import Simulation
 from ..metrics.latency import Summary
+from ..offline.warm import prepared
 from ..prefix.leaf_heap import HITS, LENGTH
 from ..scheduler.state_columns import NO_FAULT
 from ..workload.build import build_workload
@@ -143,7 +144,7 @@ def first_complaint(configured: Configured) -> str:
     """Run an engine to its end or to the first thing that is wrong with it."""
     system = build_system(configured.config, record_steps=True)
     requests, _ = build_workload(system.config.tree())
-    simulation = Simulation(requests, system.settings, roofline(system.deployment, system.costs).tables)
+    simulation = prepared(Simulation(requests, system.settings, roofline(system.deployment, system.costs).tables))
     # A model whose layers carry a state must not read in a step what that step writes; see cache.hit_same_step.
     shadow = Shadow(simulation, same_step=configured.given.get("cache", {}).get("hit_same_step") is None)
     try:

@@ -23,6 +23,7 @@ from ..core.requests import Requests
 from ..costs.roofline import roofline
 from ..engine.measured import MeasuredRun
 from ..engine.worker import PLANTED, Device
+from ..offline.warm import prepared
 from ..report.tokens_table import Outcome
 from ..workload.build import build_workload
 
@@ -180,7 +181,7 @@ class TokenProof:
         device = self._device_of(system)
         requests = self._requests[variation.group]
         planted = plant if plant in PLANTED else ""
-        run = MeasuredRun(requests, settings, costs.tables, device, config["measured.temperature"], planted)
+        run = prepared(MeasuredRun(requests, settings, costs.tables, device, config["measured.temperature"], planted))
         run.run()
         return run.digests(), run
 

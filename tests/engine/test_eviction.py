@@ -13,16 +13,16 @@ from kvbench.core.errors import KvbenchError
 from kvbench.core.jit import PLAIN
 from kvbench.engine.build import block_costs
 from kvbench.engine.integrity_order import check_hash_order, check_tree_order
-from kvbench.engine.replay import replay_cache
 from kvbench.engine.settings import EngineSettings
 from kvbench.engine.simulation import Simulation
+from kvbench.offline.replay import replay_cache
 from kvbench.prefix import node
 from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.scheduler.state import Engine
 
+from ..offline.test_replay import hash_hits, radix_hits, random_asks, settings
 from ..reference.eviction import OWN, STAMPS, CostAware, PolicyPool, PolicyTree
 from .compare import gap_counts, journal_rows, small_tables
-from .test_replay import hash_hits, radix_hits, random_asks, settings
 from .test_runs import SGLANG, VLLM, mixed_asks
 from .workloads import request_table
 

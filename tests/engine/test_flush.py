@@ -16,6 +16,7 @@ from kvbench.engine.flush import Flushes
 from kvbench.engine.lineage import common_tokens
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
 from kvbench.engine.simulation import Simulation
+from kvbench.offline.warm import prepared
 
 from . import systems
 from .compare import small_tables
@@ -37,7 +38,7 @@ def flushed(requests, *when):
 
 
 def simulate(requests, system):
-    simulation = Simulation(requests, system, small_tables())
+    simulation = prepared(Simulation(requests, system, small_tables()))
     simulation.run()
     return simulation
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvbench.engine.replay import replay_cache
 from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.offline.replay import replay_cache
 from kvbench.workload.build import build_workload
 from kvbench.workload.keys import NAMESPACE_PARTS
 

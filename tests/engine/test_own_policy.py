@@ -12,13 +12,13 @@ import pytest
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
-from kvbench.engine.replay import replay_cache
+from kvbench.offline.replay import replay_cache
 from kvbench.prefix.eviction.own_file import find_policy
 from kvbench.prefix.eviction.policies import POLICIES
 
+from ..offline.test_replay import hash_hits, radix_hits, random_asks, settings
 from ..reference.eviction import Policy, PolicyPool, PolicyTree
 from .compare import small_tables
-from .test_replay import hash_hits, radix_hits, random_asks, settings
 from .workloads import request_table
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "seldom_hit.py"

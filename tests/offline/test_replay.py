@@ -11,15 +11,15 @@ import pytest
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
 from kvbench.core.requests import Requests
-from kvbench.engine.replay import replay_cache
 from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.offline.replay import replay_cache
 from kvbench.workload.trace import load_trace
 
+from ..engine.workloads import TRACE, request_table
 from ..reference.block_hash import BlockPool, BlockTables
 from ..reference.engine import Ask
 from ..reference.radix import RadixTree
 from ..reference.timed import block_contents
-from .workloads import TRACE, request_table
 
 UNBOUND = 0
 CAPACITIES = (1_000, 10_000, 30_000, 50_000, 100_000, UNBOUND)

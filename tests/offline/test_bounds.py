@@ -12,23 +12,24 @@ from hypothesis import strategies as st
 
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import NEVER, HitBounds
-from kvbench.engine.bounds import id_reuses, replay_reuses, run_bounds, run_visits
-from kvbench.engine.curve import Offline, lru_curve
-from kvbench.engine.replay import replay_cache
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
 from kvbench.engine.simulation import Simulation
+from kvbench.offline.bounds import id_reuses, replay_reuses, run_bounds, run_visits
+from kvbench.offline.curve import Offline, lru_curve
+from kvbench.offline.replay import replay_cache
+from kvbench.offline.warm import prepared
 from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.prefix.keys import block_keys
 from kvbench.prefix.optimum import lru_hits, most_hits
 
+from ..engine import systems
+from ..engine.compare import small_tables
+from ..engine.workloads import request_table
 from ..reference.engine import Ask
 from ..reference.timed import block_contents
 from ..runs import ints, journal, requests
-from . import systems
-from .compare import small_tables
 from .test_replay import BLOCKS, CAPACITIES, on_the_trace, random_asks, trace
 from .test_replay import settings as cache
-from .workloads import request_table
 
 SYSTEMS = {
     "vllm-0.19": lambda fast: systems.vllm("0.19", fast),
@@ -68,7 +69,7 @@ def test_no_run_finds_more(name):
     def check(case: systems.Case, state: str) -> None:
         asks, system = case
         system = replace(system, cache=replace(system.cache, state=state))
-        simulation = Simulation(request_table(asks), system, small_tables())
+        simulation = prepared(Simulation(request_table(asks), system, small_tables()))
         try:
             simulation.run()
         except KvbenchError as error:

@@ -16,12 +16,12 @@ import numpy as np
 
 from ..core.errors import UsageError
 from ..core.requests import I64, Requests
+from ..engine.settings import EngineSettings
 from ..prefix.keys import BlockKeys, block_keys
 from ..prefix.optimum import lru_hits, most_hits
 from ..prefix.reuse import Reuses
 from .bounds import id_reuses, replay_reuses
 from .replay import replay_rates
-from .settings import EngineSettings
 
 
 @dataclass(frozen=True)

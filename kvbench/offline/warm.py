@@ -9,53 +9,32 @@ Nothing of this is timed or counted: hits, evictions and insertions are those of
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from ..core.jit import entry
 from ..core.requests import EXPLICIT, I64, Requests
-from ..prefix.chain_hash import chain, root_hash
-from ..prefix.node import LENGTH, OFFSET, PARENT
+from ..engine.cached import cached_prefixes
+from ..engine.simulation import Simulation
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import HASHED, RADIX
 from .replay import visit_hashed, visit_radix
 
-CACHE_STATES = ("cold", "warm", "prefilled")
+_Run = TypeVar("_Run", bound=Simulation)
 
 
-def prepare_cache(engine: Engine, requests: Requests, state: str) -> None:
-    """Bring the cache of an engine at t = 0 into a state of CACHE_STATES."""
-    if state == "cold":
-        return
-    with np.errstate(over="ignore"):
-        _visit(engine, np.minimum(visited_blocks(requests, state, engine.rules.block_tokens), engine.keys.size - 1))
-        if engine.shadow.owner.size > 1:
-            _shadow_cached(engine)
-
-
-def cached_prefixes(e: Engine) -> dict[int, int]:
-    """Every cached block by the chain hash of the prefix that it ends."""
-    if e.rules.cache_kind == HASHED:
-        content = e.pool.content
-        return {int(content[block]): block for block in np.flatnonzero(content).tolist()}
-    found: dict[int, int] = {}
-    ends: dict[int, int] = {}  # node -> hash of the prefix that its last block ends
-    nodes, keys, blocks = e.tree.nodes, e.tree.keys, e.tree.blocks
-
-    def end_of(node: int) -> int:
-        if node < 0:
-            return int(root_hash(np.int64(-1 - node)))
-        if node not in ends:
-            parent, first, length = (int(nodes[node, column]) for column in (PARENT, OFFSET, LENGTH))
-            content = end_of(parent)
-            for i in range(first, first + length):
-                content = int(chain(np.int64(content), keys[i]))
-                found[content] = int(blocks[i])
-            ends[node] = content
-        return ends[node]
-
-    for node in np.flatnonzero(nodes[:, LENGTH] > 0).tolist():
-        end_of(node)
-    return found
+def prepared(simulation: _Run) -> _Run:
+    """The same simulation, its cache in the state that its settings ask for. It has not begun yet."""
+    engine, state = simulation.engine, simulation.settings.cache.state
+    leading = visited_blocks(simulation.requests, state, engine.rules.block_tokens)
+    if state != "cold":
+        with np.errstate(over="ignore"):
+            _visit(engine, np.minimum(leading, engine.keys.size - 1))
+            if engine.shadow.owner.size > 1:
+                _shadow_cached(engine)
+    simulation.cache_prepared(leading)
+    return simulation
 
 
 def _shadow_cached(e: Engine) -> None:

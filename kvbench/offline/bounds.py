@@ -19,10 +19,10 @@ import numpy as np
 
 from ..core.journal import NEVER, HitBounds, Journal
 from ..core.requests import I64, Requests
+from ..engine.settings import EngineSettings
 from ..prefix.keys import BlockKeys
 from ..prefix.optimum import most_hits
 from ..prefix.reuse import Reuses, Visits, find_reuses
-from .settings import EngineSettings
 from .warm import visited_blocks
 
 _BEFORE, _AFTER = -1, np.iinfo(np.int64).max

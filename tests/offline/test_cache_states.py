@@ -14,7 +14,7 @@ from kvbench.costs.models import find_model
 from kvbench.costs.roofline import roofline
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
 from kvbench.engine.simulation import Simulation
-from kvbench.engine.warm import shared_prefix_tokens
+from kvbench.offline.warm import prepared, shared_prefix_tokens
 from kvbench.workload.build import build_workload
 
 VLLM = EngineSettings(SchedulerRules(), CacheRules("hash", 4000), check=True)
@@ -44,7 +44,7 @@ def requests() -> Requests:
 
 
 def run(requests: Requests, system: EngineSettings, costs, state: str = "cold") -> Simulation:
-    simulation = Simulation(requests, replace(system, cache=replace(system.cache, state=state)), costs)
+    simulation = prepared(Simulation(requests, replace(system, cache=replace(system.cache, state=state)), costs))
     assert simulation.run()
     return simulation
 

@@ -20,12 +20,12 @@ from ..core.errors import UsageError
 from ..core.jit import entry, inline
 from ..core.requests import Requests
 from ..costs.tables import CostTables
+from ..engine.build import block_costs, eviction, free_order
+from ..engine.settings import EngineSettings
 from ..memory.pool import list_give, make_pool, ring_take
 from ..prefix import block_hash, radix
 from ..prefix.keys import BlockKeys, block_keys, fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
-from .build import block_costs, eviction, free_order
-from .settings import EngineSettings
 
 
 def replay_cache(
