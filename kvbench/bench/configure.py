@@ -15,10 +15,11 @@ from typing import Any
 from ..core.config import DEFAULTS, Config, Layer, nest, read_toml
 from ..core.errors import UsageError
 from ..scheduler.presets import ALIASES, find_preset
+from ..workload.protocols import PROTOCOLS
 from .keys import key_tree
 from .scenarios import scenario_names, scenario_path
 
-DRAWN = ("arrivals.", "lengths.", "sharing.", "sessions.", "documents.", "namespace.", "agents.", "flush")
+DRAWN = ("client.", "arrivals.", "lengths.", "sharing.", "sessions.", "documents.", "namespace.", "agents.", "flush")
 """What a trace has instead of."""
 
 REPLACED_BY_TRACE = (*DRAWN, "trace.", "num_prompts", "exclude")
@@ -105,13 +106,15 @@ def _configured(
     folder = Path.cwd()
     layers = base + [_with_model_path(layer, folder) for layer in flags]
     layers.insert(0, _preset_layer(layers))
+    layers = _with_client(layers, len(base) + 1)
     if _trace_path(layers):
         layers = [_rate_of_trace(layer) for layer in layers]
     config = key_tree().resolve(layers)
     if check_use:
         _check_use(config, layers[0].where)
     preset = find_preset(config["preset"], config.where["preset"])
-    own = {n: v for n, v in config.values.items() if config.where[n] not in (DEFAULTS, layers[0].where)}
+    implied = {DEFAULTS, layers[0].where, *(f"client {name}" for name in PROTOCOLS)}
+    own = {n: v for n, v in config.values.items() if config.where[n] not in implied}
     config = config.replaced({"preset": preset.name}, config.where["preset"])
     return Configured(config, name, nest(own, config.phases))
 
@@ -124,6 +127,24 @@ def _preset_layer(layers: Sequence[Layer]) -> Layer:
             name, where = layer.values["preset"], layer.where
     preset = find_preset(name, where)
     return Layer(f"preset {ALIASES.get(name, name)}", dict(preset.values))
+
+
+def _with_client(layers: list[Layer], flags: int) -> list[Layer]:
+    """The layers with those of the client protocol that one of them names, right below it, or below all flags.
+
+    Without a rate the client keeps its slots filled, or sends everything at once.
+    """
+    named = next((i for i in reversed(range(len(layers))) if "client.protocol" in layers[i].values), -1)
+    if named < 0 or not (name := layers[named].values["client.protocol"]):
+        return layers
+    values = dict(PROTOCOLS[name].values)
+    at = min(named, flags)
+    above = [*layers[at:], Layer("", values)]
+    if not any(key in layer.values for layer in above for key in ("arrivals.rate", "arrivals.process")):
+        slots = [x.values["arrivals.concurrency"] for x in reversed(layers) if "arrivals.concurrency" in x.values]
+        slots.append(values.get("arrivals.concurrency", 0))
+        values |= {"arrivals.process": "closed" if slots[0] else "all-at-once", "arrivals.rate": float("inf")}
+    return [*layers[:at], Layer(f"client {name}", values), *layers[at:]]
 
 
 def _trace_path(layers: Sequence[Layer]) -> str:

@@ -13,6 +13,7 @@ KEY_OF_OPTION = {
     "request_rate": "arrivals.rate",
     "burstiness": "arrivals.burstiness",
     "max_concurrency": "arrivals.concurrency",
+    "client": "client.protocol",
     "seed": "seed",
 }
 """Parameter name -> key."""

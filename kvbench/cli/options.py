@@ -39,6 +39,12 @@ def _devices() -> list[str]:
     return list(DEVICES)
 
 
+def _clients() -> list[str]:
+    from ..workload.protocols import PROTOCOLS
+
+    return list(PROTOCOLS)
+
+
 def _scenarios() -> list[str]:
     from ..bench.scenarios import scenario_names
 
@@ -77,6 +83,9 @@ def configuration_options(command: F) -> F:
         click.option("--request-rate", metavar="R", help="Requests/s, or inf; a trace is stretched to it."),
         click.option("--burstiness", metavar="B", help="Shape of the gamma gaps; 1 is Poisson."),
         click.option("--max-concurrency", metavar="N", help="Requests in flight at most."),
+        click.option(
+            "--client", metavar="NAME", shell_complete=names_from(_clients), help="Client protocol of a tool (list)."
+        ),
         click.option("--seed", metavar="N", help="Of everything drawn."),
         click.option(
             "--goodput", metavar="SLO...", multiple=True, help="Promised latency in ms: ttft:200 tpot:50 (or e2el)."

@@ -27,6 +27,7 @@ def list_command(as_json: bool) -> int:
     from ..costs.models import MODELS
     from ..scheduler.keys import EVICTION, POLICIES
     from ..scheduler.presets import ALIASES, PRESETS
+    from ..workload.protocols import PROTOCOLS
 
     presets = {name: preset.meaning for name, preset in PRESETS.items()}
     presets |= {short: f"short for {full}, the newest known here" for short, full in ALIASES.items()}
@@ -35,6 +36,7 @@ def list_command(as_json: bool) -> int:
         "presets": ("--preset", presets),
         "models": ("--model, or a path to a config.json", {n: m.description for n, m in MODELS.items()}),
         "devices": ("--device", {n: d.description for n, d in DEVICES.items()}),
+        "client protocols": ("--client", {name: protocol.meaning for name, protocol in PROTOCOLS.items()}),
         "scheduling policies": ("--set scheduler.policy=", POLICIES),
         "eviction policies": ("--set cache.eviction=", EVICTION),
     }

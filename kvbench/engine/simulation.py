@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..core import journal as core_journal
 from ..core.errors import KvbenchError
 from ..core.journal import Counters
-from ..core.requests import I64, Requests
+from ..core.requests import I64, NONE, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
 from ..prefix.keys import BlockKeys
@@ -128,7 +128,7 @@ class Simulation:
         if not requests.excluded or begun == len(requests.phases):
             return self.advance(NEVER_NS, self.slice_steps)
         first = int(np.argmax(requests.phase == begun))
-        if self.settings.closed_loop:
+        if self.settings.closed_loop or requests.after[first] != NONE:
             done = self.advance(NEVER_NS, _FEW_STEPS)
             has_come = bool(self.engine.seqs.state[self.engine.seqs.first[first]] != ARRIVED)
         else:

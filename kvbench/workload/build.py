@@ -8,10 +8,12 @@ from typing import Any
 from ..core.config import PHASE, Config, KeyTree
 from ..core.errors import UsageError
 from ..core.requests import Requests
+from .client import WARM_UP, measured_part, warm_up_part, warmed_up_first
 from .draws import Seeds
 from .generate import Phase, generate
 from .keys import FROM_SEED, PHASE_KEYS, WORKLOAD_KEYS
 from .options import TraceOptions
+from .protocols import CLIENT_KEYS
 from .trace import TraceInfo, load_trace
 
 _TREE = KeyTree(WORKLOAD_KEYS, PHASE_KEYS)
@@ -47,7 +49,10 @@ def build_workload(cfg: Mapping[str, Any]) -> Workload:
         return load_trace(config["trace.path"], _trace_options(config, seeds))
     phases = _phases(config, is_warm)
     _check_loop(phases, config["arrivals.concurrency"])
-    return generate(phases, seeds, config["flush"]), None
+    requests = generate(phases, seeds, config["flush"])
+    if phases[0].name == WARM_UP and not config.phases:
+        requests = warmed_up_first(requests, config["client.warm_up_prompt"] == "first")
+    return requests, None
 
 
 def _seeds(config: Config, seed: int) -> Seeds:
@@ -70,7 +75,10 @@ def _trace_options(config: Config, seeds: Seeds) -> TraceOptions:
 def _phases(config: Config, is_warm: bool) -> list[Phase]:
     """The phases that run; without [[phase]] the whole workload is one. Those left out keep their number."""
     if not config.phases:
-        return [Phase("main", 0, config.values)]
+        main = Phase("main", 0, measured_part(config.values))
+        warm_up = warm_up_part(main.values)
+        return [main] if warm_up is None else [Phase(WARM_UP, 1, warm_up), main]
+    _check_no_client(config)
     phases = []
     for index, overrides in enumerate(config.phases, 1):
         name = overrides.get("name") or f"phase-{index}"
@@ -79,6 +87,12 @@ def _phases(config: Config, is_warm: bool) -> list[Phase]:
     if len(set(names)) < len(names):
         raise UsageError(f"two phases have the same name: {', '.join(names)}; give each [[phase]] its own")
     return [phase for phase in phases if is_warm or not phase.values.get("warm_up")]
+
+
+def _check_no_client(config: Config) -> None:
+    for key in CLIENT_KEYS:
+        if config[key.name] != key.default:
+            raise UsageError(f"{key.name} and [[phase]] exclude each other: a part with exclude = true warms up")
 
 
 def _check_loop(phases: list[Phase], concurrency: int) -> None:

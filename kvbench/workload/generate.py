@@ -94,7 +94,8 @@ def generate(phases: Sequence[Phase], seeds: Seeds, flushes: Sequence[Mapping[st
     used = [layer for layer, sets in enumerate(zip(*map(sharing.layer_sets, told), strict=True)) if any(sets)]
     made = [_part(phase.values, seeds, phase.number, used) for phase in phases]
     part = _joined([part for part, _, _ in made], told)
-    produced, notes = lengths.produced_tokens(part.output_tokens, part.max_tokens)
+    ignore_eos = told[0]["client.ignore_eos"]
+    produced, notes = lengths.produced_tokens(part.output_tokens, part.max_tokens, ignore_eos)
     streams = _Streams(told, part)
     documents = one_below_the_other([own for _, own, _ in made])
     prompt = _prompts(part, documents, produced, streams, used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core.keys import Key
+from .protocols import CLIENT_KEYS
 
 FROM_SEED = -1
 """Value of seeds.*: use the run's `seed`."""
@@ -118,7 +119,7 @@ WHOLE_RUN_KEYS = (
 )
 # fmt: on
 
-WORKLOAD_KEYS: tuple[Key, ...] = TRACE_KEYS + PHASE_WORKLOAD_KEYS + WHOLE_RUN_KEYS
+WORKLOAD_KEYS: tuple[Key, ...] = TRACE_KEYS + PHASE_WORKLOAD_KEYS + WHOLE_RUN_KEYS + CLIENT_KEYS
 
 PHASE_KEYS: tuple[Key, ...] = (
     Key("name", "str", "", "", 'name of the phase in requests.csv; "" is phase-1, phase-2, ...'),

@@ -58,8 +58,13 @@ def max_tokens(rule: Any, output: I64, name: str = "lengths.max_tokens") -> I64:
     raise UsageError(f'{name} is "output", a number of tokens, or a factor of the output such as "1.5x"')
 
 
-def produced_tokens(output: I64, told: I64) -> tuple[I64, tuple[str, ...]]:
-    """(n,) what is generated when no output outlives its max_tokens, and a note when that ends some early."""
+def produced_tokens(output: I64, told: I64, ignore_eos: bool = False) -> tuple[I64, tuple[str, ...]]:
+    """(n,) what is generated when no output outlives its max_tokens, and a note when that ends some early.
+
+    ignore_eos   every output goes on to its max_tokens
+    """
+    if ignore_eos:
+        return told.copy(), ()
     cut = int(np.count_nonzero(told < output))
     notes = (f"lengths.max_tokens ends {cut} of {output.size} outputs early",) if cut else ()
     return np.minimum(output, told), notes
