@@ -1,8 +1,9 @@
 """Events: one heap of (time_ns, kind, number, sequence), and what each kind does to an engine.
 
 Arrivals that do not depend on others are already in order in the request table; they are merged with the
-heap by the same key. Ties go by kind, then by number. An event that falls into a step is seen at its end, as
-in an engine whose loop reads its inbox between steps.
+heap by the same key. Ties go by kind, then by number. What the client does (sending, holding back, giving up) happens
+at the event's own time, even in the middle of a step; the engine sees it when the step has ended, as an engine does
+whose loop reads its inbox between steps.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..scheduler.state_columns import (
 )
 
 # Kinds, in order of precedence at one instant. Typed, since every literal would compile a push_event of its own.
-ARRIVAL, READY, STEP_END, OPERATION_END, TIMER, CANCEL, MAP_SWITCH, FLUSH = np.arange(8)
+ARRIVAL, READY, PLACE_FREE, CANCEL = np.arange(4)
 
 _TIME, KIND, _NUMBER, _SEQ = range(4)
 
@@ -73,9 +74,9 @@ def push_event(e, time_ns, kind, seq):
 
 @inline
 def _pop_event(e):
-    """Remove the first event; returns (kind, sequence)."""
+    """Remove the first event; returns (time, kind, sequence)."""
     events = e.events
-    kind, seq = events[0, KIND], events[0, _SEQ]
+    time_ns, kind, seq = events[0, _TIME], events[0, KIND], events[0, _SEQ]
     n = e.num_events - 1
     e.num_events = n
     for column in range(4):
@@ -87,7 +88,7 @@ def _pop_event(e):
             if child < n and _earlier(events, child, least):
                 least = child
         if least == at:
-            return kind, seq
+            return time_ns, kind, seq
         _swap(events, at, least)
         at = least
 
@@ -122,15 +123,16 @@ def deliver(e):
             note_next_event(e)
             _arrive(e, seq)
         else:
-            kind, seq = _pop_event(e)
+            now, kind, seq = _pop_event(e)
             note_next_event(e)
             if kind == ARRIVAL:
                 _arrive(e, seq)
             elif kind == READY:
                 _enqueue(e, seq)
-            elif kind == TIMER:
+            elif kind == PLACE_FREE:
                 e.in_flight -= 1
-            elif kind == CANCEL and not _cancel_unseen(e, seq):
+                _release_held(e, now)
+            elif kind == CANCEL and not _cancel_unseen(e, seq, now):
                 return seq
         settle_ended(e)
     return NO_SEQ
@@ -145,7 +147,7 @@ def _arrive(e, seq):
     q = e.seqs
     if e.refuse and (q.output[seq] < 1 or _too_large(e, seq)):
         q.queued[seq] = q.arrival[seq]
-        close_sequence(e, seq, REFUSED)
+        close_sequence(e, seq, REFUSED, q.arrival[seq])
         return
     if q.cancel_after[seq] >= 0 and not e.closed_loop:
         push_event(e, q.arrival[seq] + q.cancel_after[seq], CANCEL, seq)
@@ -163,17 +165,16 @@ def _too_large(e, seq):
 
 
 @jit
-def _send(e, seq, sent_ns):
-    """The client sends at sent_ns; under a closed loop it decides to ask only now."""
+def _send(e, seq, now):
+    """The client sends; under a closed loop it decides to ask only now."""
     q = e.seqs
     e.in_flight += 1
     if e.closed_loop:
-        sent_ns = max(q.arrival[seq], e.now)
-        q.arrival[seq] = sent_ns
+        q.arrival[seq] = now
         if q.cancel_after[seq] >= 0:
-            push_event(e, sent_ns + q.cancel_after[seq], CANCEL, seq)
+            push_event(e, now + q.cancel_after[seq], CANCEL, seq)
     set_state(e, seq, TOKENIZING)
-    q.queued[seq] = sent_ns + e.tokenize_ns * q.prompt[seq]
+    q.queued[seq] = now + e.tokenize_ns * q.prompt[seq]
     if e.tokenize_ns > 0:
         push_event(e, q.queued[seq], READY, seq)
     else:
@@ -193,47 +194,46 @@ def _enqueue(e, seq):
 
 
 @inline
-def _cancel_unseen(e, seq):
+def _cancel_unseen(e, seq, now):
     """Cancel a sequence that the scheduler has not seen yet, or not any more. False: it has to do it."""
     state = e.seqs.state[seq]
     if state == ARRIVED or state == TOKENIZING:
         if state == ARRIVED:
-            e.in_flight += 1  # it never was in flight; settle_ended takes one off
+            e.in_flight += 1  # it never was in flight; its place is free soon
         e.seqs.queued[seq] = -1  # it never got into the queue
-        close_sequence(e, seq, CANCELLED)
+        close_sequence(e, seq, CANCELLED, now)
         return True
     return state >= FIRST_TERMINAL
 
 
 @jit
 def settle_ended(e):
-    """Tell the world about sequences that ended: their places are free, their successors may come."""
+    """Tell the world about sequences that ended: their places will be free, their successors may come."""
     q = e.seqs
     for i in range(e.num_ended):  # in the order in which they ended
         seq = e.ended[i]
         if q.state[seq] == REFUSED:
             pass  # it was never in flight
-        elif e.concurrency > 0 and q.finish[seq] > e.now:
-            push_event(e, q.finish[seq], TIMER, seq)  # the client has its last token only then
-        else:
+        elif e.concurrency == 0:
             e.in_flight -= 1
+        else:
+            push_event(e, q.finish[seq], PLACE_FREE, seq)  # the client has its last token only then
         lead = q.lead[q.request[seq]]
         q.pending[lead] -= 1
         q.ended_ns[lead] = max(q.ended_ns[lead], q.finish[seq])
         if q.pending[lead] == 0:
             _start_successors(e, lead)
     e.num_ended = 0
-    _release_held(e)
 
 
 @inline
-def _release_held(e):
+def _release_held(e, now):
     """The client's queue behind the concurrency cap moves up."""
     while e.held_head < e.held_tail and e.in_flight < e.concurrency:
         seq = e.held[e.held_head]
         e.held_head += 1
         if e.seqs.state[seq] == ARRIVED:
-            _send(e, seq, e.now)
+            _send(e, seq, now)
 
 
 @inline

@@ -117,16 +117,16 @@ def end(e, slot, state):
     e.seqs.last_token[seq] = rec[slot, LAST_TOKEN]
     rec[slot, PHASE] = ENDED
     e.seqs.slot[seq] = -1
-    close_sequence(e, seq, state)
+    close_sequence(e, seq, state, e.now)
 
 
 @jit
-def close_sequence(e, seq, state):
-    """Stamp a terminal state. The event loop frees the successors when it sees `num_done` rise."""
+def close_sequence(e, seq, state, now):
+    """Stamp a terminal state. The event loop tells the client, who frees the place and sends the successors."""
     set_state(e, seq, state)
     note_end(e, seq)
     q = e.seqs
-    q.finish[seq] = e.now + e.rules.detokenize_ns if state == FINISHED else e.now
+    q.finish[seq] = now + e.rules.detokenize_ns if state == FINISHED else now
     e.ended[e.num_ended] = seq
     e.num_ended += 1
     e.num_done += 1
@@ -136,7 +136,7 @@ def close_sequence(e, seq, state):
 def drop_waiting(e, seq, state):
     """A waiting sequence ends without having (or having again) run."""
     queue_remove(e, seq)
-    close_sequence(e, seq, state)
+    close_sequence(e, seq, state, e.now)
 
 
 @inline

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core.journal import CANCELLED, FINISHED, PARTIAL, REFUSED, STEP_COLUMNS
-from ..engine.events import KIND, TIMER
+from ..engine.events import KIND, PLACE_FREE
 from ..engine.observe import fields_of
 from ..engine.simulation import Simulation
 from ..scheduler.state_columns import BLOCKS, COMPUTED, KEPT, PHASE
@@ -44,7 +44,7 @@ def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
         ("sequences that wait", e["num_waiting"], 0),
         ("sequences that are not over", int((rows.status == PARTIAL).sum()), 0),
         # a client that gets its last token after detokenising is told by an event that nobody waits for any more
-        ("sequences in flight", e["in_flight"], int((e["events"][: e["num_events"], KIND] == TIMER).sum())),
+        ("sequences in flight", e["in_flight"], int((e["events"][: e["num_events"], KIND] == PLACE_FREE).sum())),
         ("hit tokens", counters.matched_tokens, int(rows.cached_tokens.sum())),
         ("admitted prompt tokens", counters.admitted_prompt_tokens, admitted),
         ("recomputed tokens", counters.recomputed_tokens, int(rows.recomputed_tokens.sum())),

@@ -218,3 +218,25 @@ def test_nothing_is_held_at_the_end():
         assert int(e.pool.refs.sum()) == 0
         assert e.pool.num_free + e.tree.evictable == e.pool.num_blocks
         assert int((e.slots.rec[:, 0] >= 0).sum()) == e.slots.rec.shape[0]
+
+
+# ---------------------------------------------------------------- the client's own clock
+
+
+@EACH
+def test_a_client_sends_when_it_has_its_last_token(system):
+    """Not at the end of a later step: a closed loop of three, among which one always runs."""
+    system = replace(system, concurrency=3, closed_loop=True, detokenize_ns=700, check=True)
+    journal = compare([plain(i, output=5 + 7 * (i % 3)) for i in range(12)], system).journal()
+    last_tokens = set(journal.finish_ns.tolist())
+    assert set(journal.arrival_ns[3:].tolist()) <= last_tokens
+    assert len(last_tokens & set(journal.arrival_ns.tolist())) >= 6
+
+
+@EACH
+def test_a_place_is_taken_when_it_becomes_free_and_not_before(system):
+    """Under a cap a request that comes while nobody's last token is out waits for it, also within a step."""
+    system = replace(system, concurrency=1, detokenize_ns=700, check=True)
+    journal = compare([plain(i, 100 * i, output=4) for i in range(5)], system).journal()
+    tokenised = journal.queued_ns[1:] - 20 * system.tokenize_ns_per_token
+    assert tokenised.tolist() == journal.finish_ns[:-1].tolist()

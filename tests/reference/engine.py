@@ -4,9 +4,9 @@ Lives here: time. Arrivals (free ones and those of sessions), tokenising, the cl
 cancels, refusals, and what a journal keeps of each sequence. Does not belong: who runs (vllm_scheduler,
 sglang_scheduler), what a step costs (cost).
 
-Times are ints of nanoseconds. An event that falls into a step is seen at its end. At one instant arrivals come before
-tokenised sequences, these before places that become free, these before cancels; then the order in which the events
-came to be known.
+Times are ints of nanoseconds. The client acts at an event's own time (`at`), also within a step; the engine sees it at
+the end of the step (`now`). At one instant arrivals come before tokenised sequences, these before places that become
+free, these before cancels; then the order in which the events came to be known.
 """
 
 import heapq
@@ -116,6 +116,7 @@ class TimedEngine:
     options: Options
     keeps_steps: bool = False
     now: int = 0
+    at: int = 0
     gaps: Counter = field(default_factory=Counter)
     steps: list = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
@@ -186,7 +187,7 @@ class TimedEngine:
         if self._events:
             self.now = max(self.now, self._events[0][0])
         else:
-            self._end(self.rows[self.scheduler.drop_head()], "failed")
+            self._end(self.rows[self.scheduler.drop_head()], "failed", self.now)
             self._settle()
 
     def _step(self):
@@ -216,7 +217,8 @@ class TimedEngine:
             row.last_token_ns = self.now
             self._decoding.add(number)
         for number in finished:
-            self._end(self.rows[number], "cancelled" if self.rows[number].is_cancelled else "finished")
+            state = "cancelled" if self.rows[number].is_cancelled else "finished"
+            self._end(self.rows[number], state, self.now)
         self._settle()
 
     def _note_preempted(self, plan):
@@ -226,7 +228,7 @@ class TimedEngine:
             self.totals.preemptions += 1
             self._decoding.discard(number)
         for number in plan.failed:
-            self._end(self.rows[number], "failed")
+            self._end(self.rows[number], "failed", self.now)
 
     def _note_admitted(self, plan):
         for number, matched in plan.admitted.items():
@@ -271,7 +273,7 @@ class TimedEngine:
 
     def _deliver(self):
         while self._events and self._events[0][0] <= self.now:
-            _, kind, _, number = heapq.heappop(self._events)
+            self.at, kind, _, number = heapq.heappop(self._events)
             self._happen[kind](self.rows[number])
             self._settle()
 
@@ -280,7 +282,7 @@ class TimedEngine:
         whole = row.num_prompt + row.max_tokens
         if row.num_output < 1 or whole > options.capacity_tokens or whole > options.max_model_len:
             row.queued_ns = row.arrival_ns
-            self._end(row, "refused", was_in_flight=False)
+            self._end(row, "refused", self.at, was_in_flight=False)
             return
         if ask.cancel_ns is not None and not options.closed_loop:
             self._push(row.arrival_ns + ask.cancel_ns, CANCEL, row)
@@ -293,7 +295,7 @@ class TimedEngine:
         ask = self.asks[row.request]
         self._num_in_flight += 1
         if self.options.closed_loop:  # the client asks when it may
-            row.arrival_ns = sent_ns = max(row.arrival_ns, self.now)
+            row.arrival_ns = sent_ns
             if ask.cancel_ns is not None:
                 self._push(sent_ns + ask.cancel_ns, CANCEL, row)
         row.state = "tokenizing"
@@ -312,32 +314,33 @@ class TimedEngine:
     def _cancel(self, row):
         if row.state == "arrived":
             self._held.remove(row)
-            self._end(row, "cancelled", was_in_flight=False)
+            self._end(row, "cancelled", self.at, was_in_flight=False)
         elif row.state == "tokenizing":
-            self._end(row, "cancelled")
+            self._end(row, "cancelled", self.at)
         elif row.state == "in engine":
             row.is_cancelled = True
             if self.scheduler.cancel(row.number):
-                self._end(row, "cancelled")
+                self._end(row, "cancelled", self.now)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
-    def _end(self, row, state, was_in_flight=True):
+    def _end(self, row, state, when, was_in_flight=True):
         """Under a cap the client keeps the place of a sequence until it has its last token."""
-        row.finish_ns = self.now + (self.options.detokenize_ns if state == "finished" else 0)
+        row.finish_ns = when + (self.options.detokenize_ns if state == "finished" else 0)
         row.state = state
-        if row.finish_ns > self.now and self.options.concurrency:
+        if was_in_flight and self.options.concurrency:
             self._push(row.finish_ns, LAST_TOKEN_OUT, row)
-        elif was_in_flight:
-            self._free_place(row)
         self._decoding.discard(row.number)
         self._ended.append(row)
 
     def _free_place(self, row):
+        """Those held back move up."""
         self._num_in_flight -= 1
+        while self._held and self._num_in_flight < self.options.concurrency:
+            self._send(self._held.popleft(), self.at)
 
     def _settle(self):
-        """What ends bring about: first the turns that come after them, then the places for those held back."""
+        """What ends bring about: the turns that come after them."""
         for row in self._ended:
             lead = self._leads[row.request]
             self._num_pending[lead] -= 1
@@ -345,8 +348,6 @@ class TimedEngine:
                 group = [i for i, other in enumerate(self._leads) if other == lead]
                 self._start_successors(lead, max(row.finish_ns for i in group for row in self._rows_of[i]))
         self._ended.clear()
-        while self._held and self._num_in_flight < self.options.concurrency:
-            self._send(self._held.popleft(), self.now)
 
     def _start_successors(self, request, end_ns):
         for successor in self._successors[request]:
