@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.jit import entry
 from kvbench.core.requests import Requests
 from kvbench.costs.deployment import Deployment
@@ -29,7 +30,6 @@ from kvbench.costs.devices import find_device
 from kvbench.costs.models import find_model
 from kvbench.costs.roofline import roofline
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 from kvbench.offline.replay import replay_cache
 from kvbench.workload.build import build_workload
 

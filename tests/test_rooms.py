@@ -19,8 +19,10 @@ LEVELS = (
     ("prefix",),
     ("tiers", "experts"),
     ("scheduler",),
+    ("client",),
     ("engine",),
     ("cluster",),
+    ("measured",),
     ("offline",),
     ("bench",),
     ("sweep", "gate", "verify", "speed"),
@@ -78,13 +80,13 @@ def test_no_product_code_imports_the_tests():
 @pytest.mark.parametrize(
     "line",
     [
-        "from ..engine import loop",
-        "from ..engine.loop import advance",
+        "from ..engine import step",
+        "from ..engine.step import advance",
         "from .. import engine",
-        "import kvbench.engine.loop",
+        "import kvbench.engine.step",
         "from kvbench import engine",
-        "if TYPE_CHECKING:\n    from ..engine.loop import advance",
-        "def f():\n    from ..engine import loop",
+        "if TYPE_CHECKING:\n    from ..engine.step import advance",
+        "def f():\n    from ..engine import step",
     ],
 )
 def test_the_reader_sees_every_form_of_import(tmp_path, line):

@@ -20,8 +20,8 @@ from .keys import key_tree
 from .machine import available_bytes, cpu_name
 
 if TYPE_CHECKING:
-    from ..engine.measured import MeasuredRun
     from ..engine.settings import EngineSettings
+    from ..measured.run import MeasuredRun
     from ..model.config import ModelConfig
     from ..model.forward import Model as CpuModel
     from ..model.paged import PagedModel
@@ -136,7 +136,7 @@ def load_model(config: Config) -> CpuModel:
 
 def measured_run(config: Config, requests: Requests, settings: EngineSettings, tables: CostTables) -> MeasuredRun:
     """An engine over a model whose kernels, like the engine's verbs, are compiled or loaded already."""
-    from ..engine.measured import MeasuredRun
+    from ..measured.run import MeasuredRun
     from ..offline.warm import prepared
 
     device, temperature = paged_model(config, settings, load_model(config)), config["measured.temperature"]

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.simulation import Simulation
 from ..core.errors import UsageError
 from ..core.jit import compile_watch
 from ..core.journal import REFUSED, Counters, Journal
 from ..core.requests import Requests
 from ..costs.roofline import roofline
 from ..costs.tables import Costs
-from ..engine.measured import MeasuredRun
 from ..engine.settings import EngineSettings
-from ..engine.simulation import Simulation
+from ..measured.run import MeasuredRun
 from ..metrics.latency import Summary, summarise
 from ..metrics.slo import Slo
 from ..offline.bounds import run_bounds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..core.errors import UsageError
@@ -14,9 +16,10 @@ from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
 from ..prefix.eviction.own_file import find_policy
 from ..prefix.eviction.policies import Policy
-from ..prefix.keys import block_keys
+from ..prefix.keys import BlockKeys, block_keys
 from ..prefix.radix import make_tree
 from ..scheduler.calendar import make_calendar
+from ..scheduler.mail import make_mail
 from ..scheduler.shadow import make_shadow
 from ..scheduler.spent import NUM_SPENT
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
@@ -44,22 +47,46 @@ _RECOMPUTE_TOKENS = 2048
 _RING_ORDERS = ("append", "sorted-front")
 
 
-def build_engine(
-    requests: Requests, settings: EngineSettings, costs: CostTables, *, refuse: bool = True, log: int = 0
-) -> Engine:
-    """State of an engine at t = 0.
+@dataclass(frozen=True)
+class Shared:
+    """What all engines of a run share: the requests, their sequences and the keys of their blocks."""
 
-    refuse   refuse at arrival what could never run; recordings of real engines are replayed without
-    log      how many evictions to record, for tests
-    """
+    requests: Requests
+    seqs: Sequences
+    block_keys: BlockKeys
+
+
+def share(requests: Requests, settings: EngineSettings) -> Shared:
+    """At t = 0. UsageError: no engine with these rules could run these requests."""
     requests.check()
     check_rules(settings)
     requests = with_beams(requests, settings)
     check_requests(requests, settings)
+    return Shared(requests, _sequences(requests, settings), block_keys(requests, settings.block_tokens))
+
+
+def capacity_tokens(settings: EngineSettings) -> int:
+    """Prompt and max_tokens of a sequence that can still run, together at most."""
+    blocks, bt = settings.cache.num_blocks, settings.block_tokens
+    if settings.cache.allocation == "buddy":
+        return (1 << blocks.bit_length() - 1) * bt
+    if _is_prefill_first(settings):  # admission asks for strictly more than prompt + output + one block
+        return blocks * bt - bt - 1
+    return blocks * bt
+
+
+def _is_prefill_first(settings: EngineSettings) -> bool:
+    return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
+
+
+def build_engine(
+    shared: Shared, settings: EngineSettings, costs: CostTables, *, number: int = 0, log: int = 0
+) -> Engine:
+    """State of an engine at t = 0. log: how many evictions to record, for tests."""
+    requests, seqs = shared.requests, shared.seqs
     rules = settings.scheduler
     bt = settings.block_tokens
-    prefill_first = rules.discipline == PREFILL_FIRST and settings.batching != "static"
-    seqs = _sequences(requests, settings)
+    prefill_first = _is_prefill_first(settings)
     num = int(seqs.request.size)
     num_slots = min(rules.max_running_requests if prefill_first else rules.max_num_seqs, num) + 4
     num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
@@ -72,14 +99,8 @@ def build_engine(
     blocks = settings.cache.num_blocks
     if blocks < 1:
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
-    capacity = blocks * bt
-    if prefill_first:  # admission asks for strictly more than prompt + output + one block
-        capacity -= bt + 1
-    if settings.cache.allocation == "buddy":
-        capacity = (1 << blocks.bit_length() - 1) * bt
     policy = eviction(settings)
     block_ns = block_costs(policy, costs, bt, max_blocks)
-    free_arrivals = np.flatnonzero(np.repeat(requests.after == NONE, requests.samples)).astype(np.int64)
     fields = {
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
@@ -87,7 +108,7 @@ def build_engine(
         "pool": make_pool(blocks, free_order(settings)),
         "tree": make_tree(blocks, policy, log, block_ns, settings.seed) if kind == "radix" else make_tree(1, "lru"),
         "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
-        "block_keys": block_keys(requests, bt),
+        "block_keys": shared.block_keys,
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
         "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),
@@ -114,20 +135,13 @@ def build_engine(
         "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
         "due_blocks": np.zeros(num_slots + 4, np.int32),
         "leavers": np.zeros(num_slots + 4, np.int64),
+        "number": number,
+        "inbox": make_mail(),
+        "outbox": make_mail(),
         "victims": np.zeros(num_slots + 4, np.int64),
-        "ended": np.zeros(num + 4, np.int64),
-        "events": np.zeros((64, 4), np.int64),
-        "arrive_order": free_arrivals,
-        "next_ns": int(requests.arrival_ns[requests.after == NONE][0]),
         "record_steps": settings.record_steps,
         "overlap": settings.overlap,
         "flight": np.zeros((num_slots + 4 if settings.overlap else 1, 3), np.int64),
-        "held": np.zeros(num + 4, np.int64),
-        "concurrency": settings.concurrency * max(settings.beam.width, 1),
-        "closed_loop": settings.closed_loop,
-        "tokenize_ns": settings.tokenize_ns_per_token,
-        "refuse": refuse,
-        "capacity_tokens": capacity,
         "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
         "kept_head": NO_SLOT,
         "kept_tail": NO_SLOT,
@@ -237,14 +251,11 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "cancel_after": r.cancel_ns[request],
         "arrival": r.arrival_ns[request],
         "first": np.concatenate(([0], np.cumsum(r.samples))),
-        "lead": lead,
         "pending": np.bincount(lead, r.samples, len(r)),
-        "ended_ns": np.zeros(len(r)),
         "child": child,
         "sibling": sibling,
-        "think_ns": r.think_ns.copy(),
     }
-    unset = ("slot", "queued", "scheduled", "first_token", "last_token", "finish", "queue_next", "queue_prev")
+    unset = ("engine", "slot", "queued", "scheduled", "first_token", "last_token", "finish", "queue_next", "queue_prev")
     arrays = []
     for name in Sequences.fields:
         if name in given:

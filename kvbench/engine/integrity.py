@@ -56,7 +56,7 @@ def check_integrity(e: Engine) -> None:
     _same("waiting sequences", e.num_waiting, _length(e.queue_head, e.seqs.queue_next))
     if np.any(rec[holders, COMPUTED] > rec[holders, BLOCKS] * e.rules.block_tokens):
         raise KvbenchError("integrity: a sequence has computed more tokens than its block table holds")
-    terminal = e.seqs.state >= FIRST_TERMINAL
+    terminal = (e.seqs.state >= FIRST_TERMINAL) & (e.seqs.engine == e.number)
     _same("terminal sequences", e.num_done, int(terminal.sum()))
     if np.any(e.seqs.slot[terminal] >= 0):
         raise KvbenchError("integrity: a terminal sequence still holds a slot")

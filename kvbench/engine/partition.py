@@ -2,26 +2,18 @@
 
 The two are written apart and hold each other: a test damages an engine in every way that one of them knows, and
 both have to see it. Whoever is told that something is off asks `integrity` for the words.
-
-    run_checked   the loop of an engine, checked after every step
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import numpy as np
-from numba import njit, types
 
-from ..core.jit import PLAIN, inline, jit
-from ..core.units import NEVER_NS
+from ..core.jit import inline, jit
 from ..prefix.block_hash import GONE, find_entry
 from ..prefix.leaf_heap import is_candidate
 from ..prefix.node import CHILDREN, LENGTH, LOCK, OFFSET, PARENT
 from ..prefix.radix import find_child
 from ..scheduler.calendar import settle
-from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
     BLOCKS,
     COMPUTED,
@@ -29,7 +21,6 @@ from ..scheduler.state_columns import (
     FIRST_TERMINAL,
     FREE_SLOT,
     NEXT,
-    NO_FAULT,
     NO_SLOT,
     NODE,
     PHASE,
@@ -37,9 +28,6 @@ from ..scheduler.state_columns import (
     RADIX,
     SEQ,
 )
-from .loop import SLICE_OVER, compiled_advance, discipline_of, watch_of
-
-INTACT, BROKEN = range(2)
 
 
 @inline
@@ -83,7 +71,7 @@ def _counts_agree(e):
         seq = q.queue_next[seq]
     if running != e.slots.running or waiting != e.num_waiting:
         return False
-    terminal = q.state >= FIRST_TERMINAL
+    terminal = (q.state >= FIRST_TERMINAL) & (q.engine == e.number)
     return np.sum(terminal) == e.num_done and np.sum(terminal & (q.slot >= 0)) == 0
 
 
@@ -206,7 +194,7 @@ def _children_agree(tree):
     return np.sum(table != 0) == live.size
 
 
-# ---------------------------------------------------------------- the loop
+# ---------------------------------------------------------------- all of it
 
 
 @jit
@@ -219,38 +207,3 @@ def is_intact(e):
     if not _counts_agree(e):
         return False
     return _radix_agrees(e) if e.rules.cache_kind == RADIX else _list_agrees(e)
-
-
-def _run_checked(e, max_steps, advance, schedule, commit, cancel, watch):
-    """Run an engine and check it after every turn of its loop.
-
-    returns  (status of the last turn, BROKEN when the check failed after it)
-    """
-    for _ in range(max_steps):
-        status = advance(e, NEVER_NS, np.int64(1), schedule, commit, cancel, watch)
-        if e.fault == NO_FAULT and not is_intact(e):  # with a fault the step was left half way
-            return status, BROKEN
-        if status != SLICE_OVER or e.fault != NO_FAULT:
-            return status, INTACT
-    return np.int64(SLICE_OVER), INTACT
-
-
-@cache
-def _compiled() -> Callable[..., tuple[int, int]]:
-    """As in `loop`: schedulers and here the loop too are function pointers, so this is compiled once for all."""
-    if PLAIN:
-        return _run_checked
-    engine = Engine.numba_type
-    verb, cancel = types.FunctionType(types.void(engine)), types.FunctionType(types.void(engine, types.int64))
-    turn = types.FunctionType(types.int64(engine, types.int64, types.int64, verb, verb, cancel, verb))
-    signature = types.Tuple((types.int64, types.int64))(engine, types.int64, turn, verb, verb, cancel, verb)
-    return njit(signature, cache=True, nogil=True, error_model="numpy")(_run_checked)
-
-
-def run_checked(engine: Engine, max_steps: int) -> tuple[int, bool]:
-    """Turns of an engine's loop, each checked. Returns what `loop.advance` does, and whether all of them added up."""
-    d = discipline_of(engine)
-    status, broken = _compiled()(
-        engine, max_steps, compiled_advance(), d.schedule, d.commit, d.cancel, watch_of(engine)
-    )
-    return status, broken == INTACT

@@ -5,9 +5,12 @@ from __future__ import annotations
 from ..core.jit import entry
 from ..scheduler import calendar
 from ..scheduler.backup import end_copies
+from ..scheduler.lifecycle import accept
+from ..scheduler.mail import is_unread, take
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import NEXT, NO_SLOT
-from . import events, loop
+from ..scheduler.state_columns import NEXT, NO_SLOT, ROUTED
+from . import step
+from .disciplines import discipline_of
 
 
 @entry
@@ -19,8 +22,11 @@ def set_now(e, now):
 @entry
 def arrive(e, seq, arrival_ns):
     """A sequence arrives now; arrival_ns breaks ties of urgency."""
-    e.seqs.arrival[seq] = arrival_ns
-    events._arrive(e, seq)
+    q = e.seqs
+    q.arrival[seq] = q.queued[seq] = arrival_ns
+    q.engine[seq] = e.number
+    q.state[seq] = ROUTED
+    accept(e, seq)
 
 
 @entry
@@ -32,8 +38,9 @@ def drain_copies(e):
 
 @entry
 def settle(e):
-    """Tell successors and the concurrency gate what has ended."""
-    events.settle_ended(e)
+    """What the engine tells of is heard by nobody."""
+    while is_unread(e.outbox):
+        take(e.outbox)
 
 
 @entry
@@ -48,21 +55,21 @@ def settle_slots(e):
 @entry
 def idle(e):
     """What the loop does when there is nothing to do."""
-    if loop.is_idle(e):
-        loop.go_idle(e)
+    if step.is_idle(e):
+        step.go_idle(e)
 
 
 def schedule(e: Engine) -> None:
     """Fill the plan of the step that starts now."""
-    loop.discipline_of(e).schedule(e)
+    discipline_of(e).schedule(e)
 
 
 def commit(e: Engine) -> None:
     """The planned step has been executed."""
-    loop.discipline_of(e).commit(e)
+    discipline_of(e).commit(e)
 
 
 def cancel(e: Engine, seq: int) -> None:
     """Cancel a sequence that waits or runs."""
-    loop.discipline_of(e).cancel(e, seq)
+    discipline_of(e).cancel(e, seq)
     settle(e)

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from ..cluster.simulation import Simulation
 from ..core.jit import entry
 from ..core.requests import EXPLICIT, I64, Requests
 from ..engine.cached import cached_prefixes
-from ..engine.simulation import Simulation
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import HASHED, RADIX
 from .replay import visit_hashed, visit_radix

@@ -38,8 +38,7 @@ def _begin(e, slot, node):
     q.backed[seq] = stop
     if e.backups.fence:
         _hold(e, row, start, stop, node)
-    end = operations.begin(e.backups, e.pool, seq, row, start, stop, node, e.now)
-    e.next_ns = min(e.next_ns, end)
+    operations.begin(e.backups, e.pool, seq, row, start, stop, node, e.now)
 
 
 @inline

@@ -237,7 +237,7 @@ def _finish(e, slot, goes_on):
     q.generated[seq] = rec[slot, GENERATED]
     q.last_token[seq] = rec[slot, LAST_TOKEN]
     q.slot[seq] = -1
-    close_sequence(e, seq, FINISHED, e.now)
+    close_sequence(e, seq, FINISHED)
     keep(e, slot)
 
 

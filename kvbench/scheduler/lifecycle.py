@@ -10,7 +10,9 @@ import numpy as np
 from ..core.jit import inline, jit
 from . import kv
 from .calendar import note_gap
-from .queues import close_slot, open_slot, queue_by_urgency, queue_front, queue_remove
+from .mail import ENDED as ENDED_MAIL
+from .mail import post
+from .queues import close_slot, open_slot, queue_back, queue_by_urgency, queue_front, queue_remove
 from .spent import note_admission, note_decode, note_end, note_preemption
 from .state import set_state
 from .state_columns import (
@@ -30,7 +32,18 @@ from .state_columns import (
     PREEMPTED,
     PREFILLING,
     SEQ,
+    WAITING,
 )
+
+
+@jit
+def accept(e, seq):
+    """A sequence is given to this engine: it waits."""
+    set_state(e, seq, WAITING)
+    if e.rules.priority:
+        queue_by_urgency(e, seq)
+    else:
+        queue_back(e, seq)
 
 
 @inline
@@ -117,18 +130,17 @@ def end(e, slot, state):
     e.seqs.last_token[seq] = rec[slot, LAST_TOKEN]
     rec[slot, PHASE] = ENDED
     e.seqs.slot[seq] = -1
-    close_sequence(e, seq, state, e.now)
+    close_sequence(e, seq, state)
 
 
 @jit
-def close_sequence(e, seq, state, now):
-    """Stamp a terminal state. The event loop tells the client, who frees the place and sends the successors."""
+def close_sequence(e, seq, state):
+    """Stamp a terminal state. The client is told, who frees the place and sends the successors."""
     set_state(e, seq, state)
     note_end(e, seq)
     q = e.seqs
-    q.finish[seq] = now + e.rules.detokenize_ns if state == FINISHED else now
-    e.ended[e.num_ended] = seq
-    e.num_ended += 1
+    q.finish[seq] = e.now + e.rules.detokenize_ns if state == FINISHED else e.now
+    post(e.outbox, ENDED_MAIL, seq)
     e.num_done += 1
 
 
@@ -136,7 +148,7 @@ def close_sequence(e, seq, state, now):
 def drop_waiting(e, seq, state):
     """A waiting sequence ends without having (or having again) run."""
     queue_remove(e, seq)
-    close_sequence(e, seq, state, e.now)
+    close_sequence(e, seq, state)
 
 
 @inline

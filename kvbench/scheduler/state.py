@@ -1,6 +1,6 @@
-"""The state of one engine: its sequences, its slots (running sequences), its memory, its counters.
+"""The state of one engine: its slots (running sequences), its memory, its counters; and the sequences of all engines.
 
-    Sequences   one row per sequence of the workload, for its whole life
+    Sequences   one row per sequence of the workload, for its whole life; the clients' and all engines'
     Slots       one row per place in the batch; a sequence has a slot while it holds memory
     Engine      both, the pool, the prefix cache, the plan of the step, and counters
 
@@ -17,6 +17,7 @@ from ..prefix.block_hash import HashMap
 from ..prefix.keys import BlockKeys
 from ..prefix.radix import RadixTree
 from .calendar import Calendar
+from .mail import Mail
 from .shadow import Shadow
 from .state_columns import BAD_TRANSITION
 
@@ -36,9 +37,10 @@ class Sequences:
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list
     namespace, root   where it looks for its prefix, and where it found it: a flush gives a namespace another number
-    first, child, sibling, think_ns   (requests [+ 1],): its sequences, and the requests that arrive after it
-    lead, pending, ended_ns   (requests,) the request whose successors wait for it, mostly itself; of a lead, how many
-                 sequences are not done yet, and when the last of those that are was
+    engine       the one that it was given to; -1: none yet
+    first        (requests + 1,): its sequences
+    child, sibling   (requests,): the requests that arrive after it
+    pending      (requests,) of the request whose successors wait, how many sequences are not done yet
     """
 
     request: "i8[::1]"
@@ -51,6 +53,7 @@ class Sequences:
     cancel_after: "i8[::1]"
     flagged: "i8[::1]"
     state: "i8[::1]"
+    engine: "i8[::1]"
     slot: "i8[::1]"
     generated: "i8[::1]"
     queue_next: "i8[::1]"
@@ -71,12 +74,9 @@ class Sequences:
     preemptions: "i8[::1]"
     spent: "i8[:,::1]"
     first: "i8[::1]"
-    lead: "i8[::1]"
     pending: "i8[::1]"
-    ended_ns: "i8[::1]"
     child: "i8[::1]"
     sibling: "i8[::1]"
-    think_ns: "i8[::1]"
 
 
 @struct
@@ -168,12 +168,10 @@ class Engine:
     due_blocks     (slots,) scratch of a decode step
     leavers        (slots,) prefill-first: slots in the running list that have ended; num_leavers of them
     victims        (slots,) sequences preempted in this step, in order
-    ended          (sequences,) sequences that ended and whose successors have not been told yet
-    events         (capacity, 4) a heap of (time, kind, number, sequence); num_events of them
-    arrive_order, next_arrival   sequences that arrive by themselves, in order, and how many have
-    next_ns        time of the first event
-    held           (sequences,) sent by nobody yet: the client's queue behind the concurrency cap
-    refuse, capacity_tokens   refuse at arrival what could never run: more than this many tokens
+    inbox          what has reached it since its step began; outbox: what has happened in it, to be told
+    num_done       sequences that ended here
+    began          when the step under way began; evicted_before: blocks evicted before it was planned
+    control        what Python has to do, a number of its own
     query, resources    of the cost tables
     empty_plans    steps in a row that found nothing to do
     decode_seqs, decode_context, prefill_seqs, prefill_tokens   of the step; decode_rows: decode_seqs without
@@ -231,28 +229,17 @@ class Engine:
     num_leavers: "i8"
     victims: "i8[::1]"
     num_victims: "i8"
-    ended: "i8[::1]"
-    num_ended: "i8"
-    events: "i8[:,::1]"
-    num_events: "i8"
-    event_number: "i8"
-    arrive_order: "i8[::1]"
-    next_arrival: "i8"
-    next_ns: "i8"
     record_steps: "b1"
-    held: "i8[::1]"
-    held_head: "i8"
-    held_tail: "i8"
-    in_flight: "i8"
-    concurrency: "i8"
-    closed_loop: "b1"
-    tokenize_ns: "i8"
-    refuse: "b1"
-    capacity_tokens: "i8"
     queue_head: "i8"
     queue_tail: "i8"
     num_waiting: "i8"
+    number: "i8"
+    inbox: "Mail"
+    outbox: "Mail"
     now: "i8"
+    began: "i8"
+    evicted_before: "i8"
+    control: "i8"
     num_done: "i8"
     empty_plans: "i8"
     fault: "i8"

@@ -18,12 +18,12 @@ from ..bench.configure import Configured, configure
 from ..bench.run import run
 from ..bench.scenarios import scenario_folder
 from ..bench.system import build_system
+from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError
 from ..costs.roofline import roofline
 from ..engine.integrity import check_integrity
 from ..engine.observe import fields_of
 from ..engine.probe import drain_copies
-from ..engine.simulation import Simulation
 from ..metrics.latency import Summary
 from ..offline.warm import prepared
 from ..prefix.leaf_heap import HITS, LENGTH

@@ -17,14 +17,14 @@ from functools import cache
 
 import numpy as np
 
+from ..cluster.checked import run_checked
+from ..cluster.loop import DONE, SLICE_OVER
+from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError, UsageError
 from ..core.journal import CANCELLED
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine.integrity import check_integrity
-from ..engine.loop import DONE, SLICE_OVER
-from ..engine.partition import run_checked
-from ..engine.simulation import Simulation
 from ..scheduler.state_columns import NO_FAULT, OUT_OF_KV
 from .fuzz_systems import Combination, combinations, draw_settings
 from .fuzz_workload import Ask, draw_asks, request_table, some_of
@@ -186,7 +186,7 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
 def _run(simulation: Simulation, most_turns: int) -> tuple[int, bool]:
     """To the end, checked after every turn; tables that fork are known to the plain check only."""
     if not simulation.settings.cache.copy_on_write:
-        return run_checked(simulation.engine, most_turns)
+        return run_checked(simulation.world, most_turns)
     for _ in range(most_turns):
         if simulation.advance(max_steps=1):
             return DONE, True

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..cluster.simulation import Simulation
 from ..engine.observe import fields_of, view
-from ..engine.simulation import Simulation
 from ..prefix.keys import sequence_keys
 from ..scheduler.state_columns import PLAN_SLOT, PLAN_START, PLAN_TOKENS, SEQ
 

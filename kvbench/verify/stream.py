@@ -12,8 +12,8 @@ from ..core.requests import I64
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine import probe
-from ..engine.build import build_engine
-from ..engine.loop import discipline_of
+from ..engine.build import build_engine, share
+from ..engine.disciplines import discipline_of
 from ..engine.observe import View, fields_of, view
 from ..engine.settings import EngineSettings
 from .content import Asked, request_table
@@ -63,7 +63,7 @@ class EngineStream:
         self.ids = list(ids)
         self.index = {name: i for i, name in enumerate(self.ids)}
         self.requests = request_table(asked)
-        self.engine = build_engine(self.requests, settings, no_costs(), refuse=False, log=EVICTION_LOG)
+        self.engine = build_engine(share(self.requests, settings), settings, no_costs(), log=EVICTION_LOG)
         self.discipline = discipline_of(self.engine)
         self.block_tokens = settings.block_tokens
         state = fields_of(self.engine)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ..client.clients import PLACE_FREE
+from ..cluster.simulation import Simulation
 from ..core.journal import CANCELLED, FINISHED, PARTIAL, REFUSED, STEP_COLUMNS
-from ..engine.events import KIND, PLACE_FREE
 from ..engine.observe import fields_of
-from ..engine.simulation import Simulation
+from ..kernels.event_heap import KIND
 from ..scheduler.state_columns import BLOCKS, COMPUTED, KEPT, PHASE
 
 
@@ -24,6 +25,8 @@ def missing_sum(simulation: Simulation) -> str:
 def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
     e = fields_of(simulation.engine)
     pool, tree, slots = (fields_of(e[name]) for name in ("pool", "tree", "slots"))
+    clients = fields_of(simulation.world.clients)
+    heap = fields_of(clients["events"])
     rows, counters = simulation.journal(), simulation.counters()
     column = {name: int(rows.steps[:, i].sum()) for i, name in enumerate(STEP_COLUMNS)}
     tokens_out = rows.output_tokens
@@ -44,7 +47,7 @@ def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
         ("sequences that wait", e["num_waiting"], 0),
         ("sequences that are not over", int((rows.status == PARTIAL).sum()), 0),
         # a client that gets its last token after detokenising is told by an event that nobody waits for any more
-        ("sequences in flight", e["in_flight"], int((e["events"][: e["num_events"], KIND] == PLACE_FREE).sum())),
+        ("sequences in flight", clients["in_flight"], int((heap["rows"][: heap["size"], KIND] == PLACE_FREE).sum())),
         ("hit tokens", counters.matched_tokens, int(rows.cached_tokens.sum())),
         ("admitted prompt tokens", counters.admitted_prompt_tokens, admitted),
         ("recomputed tokens", counters.recomputed_tokens, int(rows.recomputed_tokens.sum())),

@@ -21,8 +21,8 @@ from ..core.config import Config
 from ..core.errors import KvbenchError
 from ..core.requests import Requests
 from ..costs.roofline import roofline
-from ..engine.measured import MeasuredRun
-from ..engine.worker import PLANTED, Device
+from ..measured.run import MeasuredRun
+from ..measured.worker import PLANTED, Device
 from ..offline.warm import prepared
 from ..report.tokens_table import Outcome
 from ..workload.build import build_workload

@@ -51,7 +51,7 @@ def test_a_smaller_cache_hits_less_and_none_hits_nothing():
 
 
 def test_ctrl_c_between_slices_leaves_a_partial_result(monkeypatch):
-    monkeypatch.setattr("kvbench.engine.simulation.Simulation.slice_steps", 500)
+    monkeypatch.setattr("kvbench.cluster.simulation.Simulation.slice_steps", 500)
     calls = []
 
     def stop(done: int, total: int) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import NEVER, STATUS_NAMES
 from kvbench.core.requests import Requests
 from kvbench.costs.axes import Grid, Line, axis_points
 from kvbench.costs.tables import CostTables, Overheads, build_tables
 from kvbench.engine.settings import PREFILL_FIRST, EngineSettings
-from kvbench.engine.simulation import Simulation
 
 from ..reference import overlapped, sglang_admission, timed, vllm_scheduler
 from ..reference.engine import Ask, Options, TimedEngine

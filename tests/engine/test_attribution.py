@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from kvbench.cluster import world
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import FINISHED, PARTS
 from kvbench.costs.tables import HOST
-from kvbench.engine import loop
+from kvbench.engine.disciplines import Discipline
 from kvbench.engine.settings import EngineSettings
-from kvbench.engine.simulation import Simulation
 from kvbench.scheduler.state_columns import (
     FIRST_TERMINAL,
     GENERATED,
@@ -57,7 +58,7 @@ class Observer:
     def add(self, seq: int, part: str, ns: int) -> None:
         self.sums[seq, part] = self.sums.get((seq, part), 0) + ns
 
-    def hook(self, discipline: loop.Discipline) -> loop.Discipline:
+    def hook(self, discipline: Discipline) -> Discipline:
         def schedule(e):
             self.start, before = e.now, e.seqs.preemptions.copy()
             discipline.schedule(e)
@@ -120,8 +121,8 @@ class Observer:
 def observed(asks: list[Ask], system: EngineSettings, monkeypatch) -> tuple[Simulation, Observer]:
     observer = Observer(system)
     with monkeypatch.context() as patch:
-        of = loop.discipline_of
-        patch.setattr(loop, "discipline_of", lambda engine: observer.hook(of(engine)))
+        of = world.discipline_of
+        patch.setattr(world, "discipline_of", lambda engine: observer.hook(of(engine)))
         simulation = Simulation(request_table(asks), system, small_tables())
         finish(simulation)
     return simulation, observer

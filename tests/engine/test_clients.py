@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import CANCELLED, FINISHED, REFUSED
 from kvbench.core.requests import NONE
 from kvbench.engine.settings import EngineSettings
-from kvbench.engine.simulation import Simulation
 
 from ..reference.engine import Ask
 from .compare import capacity_tokens, compare, finish, small_tables

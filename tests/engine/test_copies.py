@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import FAILED, FINISHED
 from kvbench.engine.settings import EngineSettings
-from kvbench.engine.simulation import Simulation
 
 from . import systems
 from .compare import finish, small_tables

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.core.journal import CANCELLED, FINISHED, REFUSED, STATUS_NAMES
 from kvbench.engine.integrity import check_integrity
 from kvbench.engine.lineage import common_tokens, lineage_table
 from kvbench.engine.settings import PREFILL_FIRST, BeamRules, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 from kvbench.scheduler.forks import drop
 from kvbench.scheduler.state_columns import COMMON, NO_SLOT, PARENT, WANTED
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
 from kvbench.core.jit import PLAIN
 from kvbench.engine.build import block_costs
 from kvbench.engine.integrity_order import check_hash_order, check_tree_order
 from kvbench.engine.settings import EngineSettings
-from kvbench.engine.simulation import Simulation
 from kvbench.offline.replay import replay_cache
 from kvbench.prefix import node
 from kvbench.prefix.eviction.policies import POLICIES

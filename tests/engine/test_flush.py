@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from kvbench.cluster.flush import Flushes
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
 from kvbench.core.journal import NEVER
-from kvbench.engine.flush import Flushes
 from kvbench.engine.lineage import common_tokens
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 from kvbench.offline.warm import prepared
 
 from . import systems

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
 from kvbench.core.jit import PLAIN
 from kvbench.engine.integrity import check_integrity
 from kvbench.engine.partition import is_intact
 from kvbench.engine.settings import EngineSettings
-from kvbench.engine.simulation import Simulation
 from kvbench.prefix import node
 from kvbench.scheduler.state import Engine
 from kvbench.scheduler.state_columns import BLOCKS, COMPUTED, FIRST_TERMINAL, PUBLISHED

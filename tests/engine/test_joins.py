@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
 from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 
 from ..reference.engine import Ask
 from .compare import compare, small_tables

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.core.journal import STEP_COLUMNS
-from kvbench.engine.measured import MeasuredRun
 from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
+from kvbench.measured.run import MeasuredRun
 
 from ..reference.engine import Ask
 from . import systems

@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.costs.deployment import Deployment
 from kvbench.costs.devices import find_device
 from kvbench.costs.models import find_model
 from kvbench.costs.roofline import roofline
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 from kvbench.workload.build import build_workload
 
 SYSTEMS = {

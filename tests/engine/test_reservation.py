@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
 from kvbench.core.journal import FINISHED
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 from kvbench.scheduler.state_columns import BLOCKS, FREE_SLOT, PHASE, SEQ
 
 from ..reference.engine import Ask

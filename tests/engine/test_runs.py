@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import PARTIAL, STATUS_NAMES
 from kvbench.core.units import NEVER_NS
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 
 from ..reference.engine import Ask
 from .compare import compare, gap_counts, journal_rows, small_tables

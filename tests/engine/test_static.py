@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import CANCELLED, FINISHED
 from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 
 from ..reference.cost import Step
 from ..reference.engine import Ask

@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.jit import PLAIN
 from kvbench.core.requests import Requests
 from kvbench.costs.deployment import Deployment
@@ -18,7 +19,6 @@ from kvbench.costs.models import find_model
 from kvbench.costs.roofline import roofline
 from kvbench.costs.tables import CostTables
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 from kvbench.workload.options import TraceOptions
 from kvbench.workload.trace import load_trace
 

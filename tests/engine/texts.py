@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from kvbench.engine import loop
+from kvbench.cluster.simulation import Simulation
+from kvbench.engine import disciplines
 from kvbench.engine.settings import EngineSettings
-from kvbench.engine.simulation import Simulation
 from kvbench.scheduler import beams
 from kvbench.scheduler.beams import parent_of
 from kvbench.scheduler.state_columns import (
@@ -111,14 +111,14 @@ _survive, _publish_result = beams.survive, beams.publish_result
 def run_with_texts(asks: list[Ask], settings: EngineSettings) -> tuple[Simulation, Texts]:
     """Run to the end, checking integrity and texts in every step."""
     texts = Texts(asks, settings.beam.width)
-    own = loop.DISCIPLINES["copy_on_write"]
+    own = disciplines.DISCIPLINES["copy_on_write"]
 
     def schedule(e: Any) -> None:
         own.schedule(e)
         texts.scheduled(e)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(loop.DISCIPLINES, "copy_on_write", replace(own, schedule=schedule))
+        patch.setitem(disciplines.DISCIPLINES, "copy_on_write", replace(own, schedule=schedule))
         patch.setattr(beams, "survive", texts.survived)
         patch.setattr(beams, "publish_result", texts.won)
         simulation = Simulation(request_table(asks), replace(settings, check=True), small_tables())

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import NEVER, HitBounds
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 from kvbench.offline.bounds import id_reuses, replay_reuses, run_bounds, run_visits
 from kvbench.offline.curve import Offline, lru_curve
 from kvbench.offline.replay import replay_cache

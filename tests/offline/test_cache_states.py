@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.requests import Requests
 from kvbench.costs.deployment import Deployment
 from kvbench.costs.devices import find_device
 from kvbench.costs.models import find_model
 from kvbench.costs.roofline import roofline
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.engine.simulation import Simulation
 from kvbench.offline.warm import prepared, shared_prefix_tokens
 from kvbench.workload.build import build_workload
 

@@ -4,8 +4,8 @@ What nobody holds becomes free at once. What is in use stays until it is release
 afterwards: the namespace goes on under another root. Sequences that run keep what they have computed; one that is
 preempted looks for its prefix under the new root.
 
-A flush is no event of the loop: a run is advanced up to its time, then this happens, so that a run without flushes
-neither compiles nor tests anything for them.
+The loop stops at each engine's next step boundary for Python to do this, so a run without flushes neither compiles nor
+tests anything for them.
 """
 
 from __future__ import annotations
@@ -15,42 +15,36 @@ import numpy as np
 from ..core.errors import UsageError
 from ..core.jit import entry
 from ..core.requests import Requests
-from ..core.units import NEVER_NS
+from ..engine.settings import EngineSettings
 from ..prefix.forgetting import empty_map, empty_tree
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FIRST_TERMINAL, HASHED, NO_SEQ, RADIX
-from .settings import EngineSettings
 
 
 class Flushes:
-    """Those of a workload that are still to come.
+    """Those of a workload.
 
     raises   UsageError: copy on write keeps tables of its own beside the cache
     """
 
     def __init__(self, requests: Requests, settings: EngineSettings) -> None:
-        self._times: list[int] = [] if requests.flush_ns is None else requests.flush_ns.tolist()
+        self.times: list[int] = [] if requests.flush_ns is None else requests.flush_ns.tolist()
         self._namespaces: list[int] = [] if requests.flush_namespace is None else requests.flush_namespace.tolist()
-        if self._times and settings.cache.copy_on_write:
+        if self.times and settings.cache.copy_on_write:
             raise UsageError("flush empties a prefix cache; it needs cache.copy_on_write = false")
-        self._done = 0
         self._visited = settings.cache.state != "cold"
-        self._root = {number: number for number in self._namespaces}
-        self._next_root = int(requests.namespace.max()) + 1
+        first = int(requests.namespace.max()) + 1
+        self._new = [first + i for i in range(len(self.times))]  # the root that each leaves behind
+        last = {number: number for number in self._namespaces}
+        self._old = []  # the root that each finds
+        for namespace, new in zip(self._namespaces, self._new, strict=True):
+            self._old.append(last[namespace])
+            last[namespace] = new
 
-    @property
-    def next_ns(self) -> int:
-        """Time of the next one, or NEVER_NS."""
-        return self._times[self._done] if self._done < len(self._times) else NEVER_NS
-
-    def carry_out(self, engine: Engine) -> None:
-        """The next one happens."""
-        namespace = self._namespaces[self._done]
-        self._done += 1
+    def carry_out(self, engine: Engine, index: int) -> None:
+        """One of them happens to an engine, between two of its steps."""
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-            _flush(engine, self._root[namespace], self._next_root, self._visited)
-        self._root[namespace] = self._next_root
-        self._next_root += 1
+            _flush(engine, self._old[index], self._new[index], self._visited)
 
 
 @entry
@@ -61,7 +55,7 @@ def _flush(e, old, new, visited):
         empty_tree(e.tree, e.pool, old)
     row = np.zeros(1, np.int32)
     for seq in range(q.state.size):
-        if q.namespace[seq] != old:
+        if q.namespace[seq] != old or (q.engine[seq] != e.number and q.engine[seq] >= 0):
             continue
         if kind == HASHED and (visited or q.scheduled[seq] >= 0):
             whole = (q.prompt[seq] + q.output[seq]) // e.rules.block_tokens

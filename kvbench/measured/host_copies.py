@@ -14,9 +14,9 @@ import numpy as np
 
 from ..core.errors import KvbenchError
 from ..core.requests import I64
+from ..engine.observe import fields_of
 from ..memory.operations import OP_COUNT, OP_FIRST
 from ..scheduler.state import Engine
-from .observe import fields_of
 from .stepwise import Stepper
 from .worker import Device
 

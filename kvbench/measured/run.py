@@ -19,21 +19,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cluster.loop import CONTROL, DONE, FAULT, MUST_WAIT, PAUSED, PLANNED
+from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError, UsageError
 from ..core.requests import I64, Requests
 from ..costs.tables import CostTables
+from ..engine.cached import cached_prefixes
+from ..engine.forking import with_beams
+from ..engine.observe import fields_of
+from ..engine.settings import EngineSettings
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import sequence_keys
 from ..scheduler.state_columns import KNOWN, PLAN_SLOT, PLAN_START, PLAN_TOKENS, SEQ
 from . import stepwise
-from .cached import cached_prefixes
-from .forking import with_beams
 from .host_copies import HostCopies
-from .integrity import check_integrity
-from .loop import DONE, FAULT, PAUSED
-from .observe import fields_of
-from .settings import EngineSettings
-from .simulation import Simulation
 from .texts import Texts
 from .worker import Device, DoneStep, PlannedStep, Worker
 
@@ -100,8 +99,6 @@ class MeasuredRun(Simulation):
                 status = self._step(until_ns)
             if status == FAULT:
                 raise KvbenchError(self.fault())
-            if self.settings.check:
-                check_integrity(self.engine)
             if status in (DONE, PAUSED):
                 self._reached_time = status == PAUSED
                 return status == DONE
@@ -119,39 +116,39 @@ class MeasuredRun(Simulation):
         return True
 
     def _step(self, until_ns: int) -> int:
-        evicted = self._stepper.now().evicted
         status = self._stepper.plan(until_ns)
         self._host_copies.end()
-        if status == stepwise.MUST_WAIT:
+        if status == CONTROL:
+            self._act()
+        elif status == MUST_WAIT:
             self._land()
             self._stepper.wait()
-        elif status == stepwise.PLANNED:
+        elif status == PLANNED:
             planned = self._take_down()
-            evicted = self._stepper.now().evicted - evicted
             if self.settings.overlap:
-                self._launch_beside(planned, evicted)
+                self._launch_beside(planned)
             else:
-                self._run_through(planned, evicted)
+                self._run_through(planned)
         self._host_copies.begin()
         return status
 
-    def _run_through(self, planned: PlannedStep, evicted: int) -> None:
+    def _run_through(self, planned: PlannedStep) -> None:
         """Serial: launch, wait, commit."""
         host = self._host_time()
         done = self._worker.launch(planned).result()
         self._mark = time.perf_counter_ns()
         self._note(done)
-        self._stepper.complete(host, done.device_ns, evicted)
+        self._stepper.complete(host, done.device_ns)
         self._follow_forks(done)
         self.measures.host_ns += host
 
-    def _launch_beside(self, planned: PlannedStep, evicted: int) -> None:
+    def _launch_beside(self, planned: PlannedStep) -> None:
         """Overlap: what runs has to end, then this step is launched and the results of the other one are committed."""
         host = self._host_time()
         self._land()
         self._running = self._worker.launch(planned)
         host += self._host_time()
-        self._stepper.complete(host, 0, evicted)
+        self._stepper.complete(host, 0)
         self.measures.host_ns += host
 
     def _land(self) -> None:

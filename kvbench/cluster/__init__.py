@@ -1,0 +1,1 @@
+"""Several engines, their clients, and the loop that gives each its turn."""

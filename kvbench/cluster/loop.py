@@ -1,0 +1,206 @@
+"""The loop over clients and engines: whatever happens next happens next.
+
+At one instant steps land first, then the clients act, then engines plan; ties go by number. An engine whose step is
+under way hears of what happens meanwhile when it lands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numba import njit, types
+
+from ..client.clients import (
+    ARRIVAL,
+    CANCEL,
+    PLACE_FREE,
+    READY,
+    arrive,
+    ended,
+    free_place,
+    give_up,
+    next_event,
+    next_time,
+)
+from ..core.jit import PLAIN, inline, jit
+from ..core.units import NEVER_NS
+from ..engine.step import (
+    EMPTY,
+    IDLE,
+    LAGGING,
+    drop_head,
+    lag,
+    land,
+    launch,
+    plan_step,
+    read_inbox,
+)
+from ..engine.step import PLANNED as STEP_PLANNED
+from ..scheduler.backup import next_end
+from ..scheduler.mail import ACCEPT, LEAVE, is_unread, post, take
+from ..scheduler.mail import CONTROL as FOR_PYTHON
+from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, STUCK, TOKENIZING
+from .world import World
+
+# What advance returns. DONE; PAUSED: the time is reached; SLICE_OVER: call again; FAULT: see Engine.fault;
+# CONTROL: Python acts on World.at's Engine.control; PLANNED, MUST_WAIT: the measured clock runs the step of World.at,
+# or waits for the one that runs.
+DONE, PAUSED, SLICE_OVER, FAULT, CONTROL, PLANNED, MUST_WAIT = range(7)
+
+_EMPTY_PLANS = 4
+"""A plan may be empty once or twice (a filter, a self-preemption); more often at one time is a deadlock."""
+
+
+@inline
+def _first(w):
+    """The engine that has its turn first; a step that lands goes before one that is planned."""
+    ready, stepping = w.ready, w.stepping
+    best = 0
+    for k in range(1, ready.size):
+        if ready[k] < ready[best] or (ready[k] == ready[best] and stepping[k] > stepping[best]):
+            best = k
+    return best
+
+
+@inline
+def _tell(w, k, kind, subject, now):
+    """Something reaches an engine; one that waits for it has its turn."""
+    e = w.engines[k]
+    post(e.inbox, kind, subject)
+    if w.stepping[k] == 0:  # a static batch tells late of those that were done early
+        w.ready[k] = min(w.ready[k], max(now, e.now))
+
+
+@inline
+def _happen(w):
+    """What happens next at the clients'."""
+    c = w.clients
+    now, kind, subject = next_event(c)
+    w.now = max(w.now, now)
+    if kind == ARRIVAL:
+        arrive(c, subject, now)
+    elif kind == READY:
+        if c.seqs.state[subject] == TOKENIZING:  # else cancelled meanwhile
+            k = np.int64(0)
+            c.seqs.state[subject] = ROUTED
+            c.seqs.engine[subject] = k
+            _tell(w, k, ACCEPT, subject, now)
+    elif kind == PLACE_FREE:
+        free_place(c, now)
+    elif kind == CANCEL:
+        if not give_up(c, subject, now):
+            _tell(w, c.seqs.engine[subject], LEAVE, subject, now)
+    else:
+        for k in range(w.ready.size):
+            _tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+
+
+@jit
+def read_outbox(w, e):
+    """What has happened in an engine reaches the clients."""
+    while is_unread(e.outbox):
+        _, seq = take(e.outbox)
+        ended(w.clients, seq)
+
+
+@jit
+def _unstick(w):
+    """No engine can plan and nothing will happen: the head of a queue can never run. False: nobody waits."""
+    for k in range(w.ready.size):
+        e = w.engines[k]
+        if drop_head(e):
+            read_outbox(w, e)
+            w.ready[k] = e.now
+            return True
+        if e.queue_head == NO_SEQ:
+            e.fault = STUCK
+    return False
+
+
+@inline
+def _nothing_planned(w, e, k, status):
+    """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for a change."""
+    w.ready[k] = NEVER_NS
+    if status == EMPTY:
+        read_outbox(w, e)  # a retraction gave up on the last one that ran
+        e.empty_plans += 1
+        if e.empty_plans <= _EMPTY_PLANS:
+            w.ready[k] = e.now
+        else:
+            e.empty_plans = 0
+            if e.backups.ns_per_block > 0:
+                w.ready[k] = next_end(e)
+
+
+def _advance(w, until_ns, max_steps, measured):
+    """Run until `until_ns` (no step starts at or after it), or until max_steps steps have landed, or the end.
+
+    measured  return when a step is planned; the caller runs it, and calls again when it has landed
+    returns   see above
+    """
+    c, steps = w.clients, 0
+    num = c.seqs.state.size
+    while steps < max_steps:
+        k = _first(w)
+        e, at, next_ns = w.engines[k], w.ready[k], next_time(c)
+        if at == NEVER_NS and c.num_done == num:
+            return DONE
+        if next_ns < at or (next_ns == at and next_ns != NEVER_NS and w.stepping[k] == 0):
+            if next_ns > until_ns:
+                return PAUSED
+            _happen(w)
+            continue
+        if at == NEVER_NS:
+            if not _unstick(w):
+                return FAULT
+            continue
+        if w.stepping[k] == 1:
+            w.at = k
+            land(e, w.commits[k])
+            read_outbox(w, e)
+            w.stepping[k] = 0
+            w.now = max(w.now, at)
+            steps += 1
+            if e.fault != NO_FAULT:
+                return FAULT
+            continue
+        if at >= until_ns:
+            return PAUSED
+        w.at, e.now = k, at
+        if not read_inbox(e, w.cancels[k]):
+            return CONTROL
+        if is_unread(e.outbox):
+            read_outbox(w, e)
+            continue
+        status = plan_step(e, w.schedules[k])
+        if e.fault != NO_FAULT:
+            return FAULT
+        if status == IDLE or status == EMPTY:
+            _nothing_planned(w, e, k, status)
+            steps += np.int64(status == EMPTY)
+            continue
+        if measured:
+            return PLANNED if status == STEP_PLANNED else MUST_WAIT
+        if status == LAGGING:
+            lag(e)
+        else:
+            launch(e, w.watches[k])
+        w.ready[k] = e.now
+        w.stepping[k] = 1
+    return SLICE_OVER
+
+
+@cache
+def compiled_advance() -> Callable[..., int]:
+    """Schedulers are function pointers (3 ns a call) in lists of the world: only those of a run are compiled."""
+    if PLAIN:
+        return _advance
+    signature = types.int64(World.numba_type, types.int64, types.int64, types.boolean)
+    return njit(signature, cache=True, nogil=True, error_model="numpy")(_advance)
+
+
+def advance(world: World, until_ns: int, max_steps: int, measured: bool = False) -> int:
+    """Run a world; see _advance."""
+    return compiled_advance()(world, until_ns, max_steps, measured)

@@ -1,0 +1,222 @@
+"""The Python face of an engine: run it in slices, read its journal and its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..client.clients import FLUSH, announce, make_clients
+from ..core import journal as core_journal
+from ..core.errors import KvbenchError
+from ..core.journal import Counters
+from ..core.requests import I64, Requests
+from ..core.units import NEVER_NS
+from ..costs.tables import CostTables
+from ..engine.attribution import parts_of
+from ..engine.build import build_engine, capacity_tokens, share
+from ..engine.integrity import check_integrity
+from ..engine.probe import settle_slots
+from ..engine.settings import EngineSettings
+from ..prefix.keys import BlockKeys
+from ..scheduler.shadow import VIOLATIONS
+from ..scheduler.state import Engine
+from ..scheduler.state_columns import (
+    BAD_TRANSITION,
+    CANCELLED,
+    FAILED,
+    FINISHED,
+    GENERATED,
+    NO_FAULT,
+    OUT_OF_KV,
+    REFUSED,
+    SHADOW,
+    STATE_NAMES,
+    TIMED_OUT,
+)
+from .counters import counters_of
+from .flush import Flushes
+from .loop import CONTROL, DONE, FAULT, PAUSED, advance
+from .world import make_world
+
+_SLICE_STEPS = 20_000
+
+_STATUS_OF_STATE = {
+    FINISHED: core_journal.FINISHED,
+    CANCELLED: core_journal.CANCELLED,
+    REFUSED: core_journal.REFUSED,
+    FAILED: core_journal.FAILED,
+    TIMED_OUT: core_journal.TIMED_OUT,
+}
+
+
+class Simulation:
+    """Clients and engines on the modelled clock.
+
+    >>> simulation = Simulation(requests, settings, tables)      # doctest: +SKIP
+    >>> simulation.run()
+    >>> simulation.journal().first_token_ns
+    """
+
+    slice_steps = _SLICE_STEPS
+    """Steps between two calls of `progress`."""
+
+    def __init__(self, requests: Requests, settings: EngineSettings, tables: CostTables) -> None:
+        self.requests = requests
+        self.settings = settings
+        shared = share(requests, settings)
+        self.engines: list[Engine] = [build_engine(shared, settings, tables)]
+        clients = make_clients(
+            shared.requests,
+            shared.seqs,
+            concurrency=settings.concurrency * max(settings.beam.width, 1),
+            closed_loop=settings.closed_loop,
+            tokenize_ns=settings.tokenize_ns_per_token,
+            refuse=True,
+            capacity_tokens=capacity_tokens(settings),
+            max_model_len=settings.max_model_len,
+        )
+        self.world = make_world(clients, self.engines)
+        self._is_prepared = settings.cache.state == "cold"
+        self._flushes = Flushes(requests, settings)
+        for index, time_ns in enumerate(self._flushes.times):
+            announce(clients, time_ns, FLUSH, index)
+        self._reached_time = False
+        self._rows_before: list[list[int]] = [[] for _ in self.engines]  # of gaps, before each phase that has begun
+        self.num_sequences = requests.num_sequences
+
+    @property
+    def engine(self) -> Engine:
+        """The first engine."""
+        return self.engines[0]
+
+    def cache_prepared(self, leading: I64) -> None:
+        """The cache is in the state of the settings: it has seen these leading blocks of each request, (requests,)."""
+        self._is_prepared = True
+
+    def advance(self, until_ns: int = NEVER_NS, max_steps: int = NEVER_NS) -> bool:
+        """Run until a time (no step starts at or after it) or for some steps. True when all is done."""
+        if not self._is_prepared:  # a cold number must not pass for a warm one
+            raise KvbenchError(f"cache.state is {self.settings.cache.state} and nobody has prepared the cache")
+        if not self.settings.check:
+            return self._advance(until_ns, max_steps)
+        for _ in range(min(max_steps, 1 << 40)):
+            done = self._advance(until_ns, 1)
+            self._check_landed()
+            if done or self._reached_time:
+                return done
+        return False
+
+    def _advance(self, until_ns: int, max_steps: int) -> bool:
+        with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            status = advance(self.world, until_ns, max_steps)
+            while status == CONTROL:
+                self._act()
+                status = advance(self.world, until_ns, max_steps)
+        if status == FAULT:
+            raise KvbenchError(self.fault())
+        self._reached_time = status == PAUSED
+        return status == DONE
+
+    def _act(self) -> None:
+        """What the loop leaves to Python, on the engine that has its turn."""
+        number = int(self.world.at)
+        kind, subject = divmod(int(self.engines[number].control), 1 << 32)
+        if kind == FLUSH:
+            self._flushes.carry_out(self.engines[number], subject)
+        else:
+            self._rows_before[number].append(int(self.engines[number].journal.rows))
+
+    def _check_landed(self) -> None:
+        stepping = self.world.stepping
+        for engine in self.engines:
+            if not stepping[engine.number]:
+                check_integrity(engine)
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Run to the end in slices, calling progress(sequences done, all) between them."""
+        done = False
+        while not done:
+            done = self.advance(NEVER_NS, self.slice_steps)
+            if progress is not None:
+                progress(self.num_done // max(self.settings.beam.width, 1), self.num_sequences)
+        self._check_landed()
+        return True
+
+    @property
+    def num_done(self) -> int:
+        """Sequences that have ended; with beams, each beam."""
+        return int(self.world.clients.num_done)
+
+    def _phase_of_gaps(self) -> NDArray[np.int64] | None:
+        """(rows,) where phases are left out of results. A gap belongs to the phase in whose time its token came."""
+        if not self.requests.excluded:
+            return None
+        phases = []
+        for engine, begun in zip(self.engines, self._rows_before, strict=True):
+            rows = np.arange(int(engine.journal.rows))
+            phases.append(np.maximum(np.searchsorted(begun, rows, side="right") - 1, 0))
+        return np.concatenate(phases)
+
+    def fault(self) -> str:
+        """What made the loop stop, in words."""
+        e = next((e for e in self.engines if e.fault != NO_FAULT), self.engine)
+        if e.fault == BAD_TRANSITION:
+            state = STATE_NAMES[e.seqs.state[e.fault_seq]]
+            return f"engine fault: sequence {e.fault_seq} left the table of states (now {state})"
+        if e.fault == OUT_OF_KV:
+            return (
+                "out of KV memory: a batch did not get the blocks it was admitted for (the engine would end here); "
+                "try scheduler.enable_mixed_chunk=false, more cache.blocks or a greater "
+                "scheduler.schedule_conservativeness"
+            )
+        if e.fault == SHADOW:
+            s = e.shadow
+            request = int(e.seqs.request[s.by])
+            return (
+                f"shadow: block {s.block} {VIOLATIONS[s.kind]}; step {e.num_steps}, request {request}, sequence {s.by}"
+            )
+        return "engine fault: sequences are left and nothing can happen any more"
+
+    def journal(self) -> core_journal.Journal:
+        """Rows of everything so far; sequences that have not ended have status PARTIAL."""
+        q = self.engine.seqs.read()
+        status = np.full(q["state"].size, core_journal.PARTIAL, np.int64)
+        for state, name in _STATUS_OF_STATE.items():
+            status[q["state"] == state] = name
+        generated = q["generated"].copy()
+        for e in self.engines:
+            settle_slots(e)
+            running = np.flatnonzero((q["slot"] >= 0) & (q["engine"] == e.number))
+            generated[running] = e.slots.rec[q["slot"][running], GENERATED]
+        sample = np.arange(status.size) - q["first"][q["request"]]
+        heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
+        journals = [e.journal.read() for e in self.engines]
+        return core_journal.Journal(
+            request_index=q["request"][heard],
+            sample=sample[heard],
+            status=status[heard],
+            arrival_ns=q["arrival"][heard],
+            queued_ns=q["queued"][heard],
+            scheduled_ns=q["scheduled"][heard],
+            first_token_ns=q["first_token"][heard],
+            finish_ns=q["finish"][heard],
+            cached_tokens=q["cached"][heard],
+            output_tokens=generated[heard],
+            recomputed_tokens=q["recomputed"][heard],
+            preemptions=q["preemptions"][heard],
+            itl_gap_ns=np.concatenate([j["gap"][: j["rows"]] for j in journals]),
+            itl_count=np.concatenate([j["count"][: j["rows"]] for j in journals]),
+            steps=np.concatenate([j["steps"][: j["num_steps"]] for j in journals]),
+            parts_ns=parts_of(q, status, self.settings)[heard],
+            itl_phase=self._phase_of_gaps(),
+        )
+
+    def block_keys(self) -> BlockKeys:
+        """Keys of the whole blocks of every sequence."""
+        return self.engine.block_keys
+
+    def counters(self) -> Counters:
+        """Totals so far, of all engines."""
+        return counters_of(self.engines, self.settings, int(self.world.now))

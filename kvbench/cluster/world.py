@@ -1,0 +1,105 @@
+"""All that a run consists of: clients, engines, and when each engine has its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.typed import List
+
+from ..client.clients import Clients
+from ..core.jit import PLAIN, struct
+from ..core.units import NEVER_NS
+from ..engine.disciplines import discipline_of, watch_of
+from ..scheduler.state import Engine
+
+if PLAIN:
+    ENGINES = VERBS = CANCELS = None
+else:
+    ENGINES = types.ListType(Engine.numba_type)
+    VERBS = types.ListType(types.FunctionType(types.void(Engine.numba_type)))
+    CANCELS = types.ListType(types.FunctionType(types.void(Engine.numba_type, types.int64)))
+
+
+@struct
+class World:
+    """now: of what happened last, ns. engines, and by engine:
+
+    ready       (engines,) when it lands, or may plan; NEVER_NS: not before something reaches it
+    stepping    (engines,) 1 = a step is under way
+    schedules, commits, cancels, watches   verbs of its scheduler, and what looks at each step
+    at          the engine that had its turn last: the one that Python acts on (see loop.CONTROL, loop.PLANNED)
+    """
+
+    clients: "Clients"
+    now: "i8"
+    at: "i8"
+    ready: "i8[::1]"
+    stepping: "i8[::1]"
+    engines: "ENGINES"
+    schedules: "VERBS"
+    commits: "VERBS"
+    cancels: "CANCELS"
+    watches: "VERBS"
+
+
+def make_world(clients: Clients, engines: Sequence[Engine]) -> World:
+    """At t = 0, nothing has happened."""
+    disciplines = [discipline_of(e) for e in engines]
+    return World(
+        clients,
+        0,
+        0,
+        np.full(len(engines), NEVER_NS, np.int64),
+        np.zeros(len(engines), np.int64),
+        _listed(engines, "engines"),
+        _listed([d.schedule for d in disciplines], "verbs"),
+        _listed([d.commit for d in disciplines], "verbs"),
+        _listed([d.cancel for d in disciplines], "cancels"),
+        _listed([watch_of(e) for e in engines], "verbs"),
+    )
+
+
+def _listed(values: Sequence[Any], kind: str) -> Any:
+    """A list that jitted code can hold. It is filled there: from Python, a list compiles itself at every start."""
+    if PLAIN:
+        return list(values)
+    made, add = _list_verbs(kind)
+    out = made()
+    for value in values:
+        add(out, value)
+    return out
+
+
+@cache
+def _list_verbs(kind: str) -> tuple[Any, Any]:
+    of: Any = {"engines": ENGINES, "verbs": VERBS, "cancels": CANCELS}[kind]
+    item = of.dtype
+    makers = {"engines": _no_engines, "verbs": _no_verbs, "cancels": _no_cancels}
+    made = njit(of(), cache=True)(makers[kind])
+    add = njit(types.void(of, item), cache=True)(_add)
+    return made, add
+
+
+_ENGINE = None if PLAIN else ENGINES.dtype
+_VERB = None if PLAIN else VERBS.dtype
+_CANCEL = None if PLAIN else CANCELS.dtype
+
+
+def _no_engines():
+    return List.empty_list(_ENGINE)
+
+
+def _no_verbs():
+    return List.empty_list(_VERB)
+
+
+def _no_cancels():
+    return List.empty_list(_CANCEL)
+
+
+def _add(values, value):
+    values.append(value)

@@ -1,0 +1,129 @@
+"""Steps that a driver runs itself: the measured clock's half of the loop (cluster.loop stops where a step is planned).
+
+complete  the step has been launched: its host time is known, its device time too, or not yet under overlap
+landed    overlap: the step that was launched last has ended, so long after it began
+wait      overlap: nothing could be planned before the step that runs has ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from numba import njit, types
+
+from ..cluster.loop import advance, read_outbox
+from ..cluster.world import World
+from ..core.jit import PLAIN, entry, inline
+from ..engine.step import STEP_USED, STEP_WASTE, execute, lag, land, run_for
+from ..scheduler.spent import scaled
+from ..scheduler.state import Engine
+
+
+class Now(NamedTuple):
+    """Scalars of an engine that the driver reads at each step."""
+
+    now: int
+    num_plan: int
+    num_copies: int
+    num_forks: int
+    num_flight: int
+    num_done: int
+    evicted: int
+    copies_head: int
+    copies_tail: int
+    copies_moved: int
+
+
+@entry
+def _read(e):
+    ops = e.backups
+    return (
+        e.now,
+        e.num_plan,
+        e.num_copies,
+        e.num_forks,
+        e.num_flight,
+        e.num_done,
+        e.pool.evicted,
+        ops.head,
+        ops.tail,
+        ops.moved,
+    )
+
+
+def _complete(w, host, device):
+    """The planned step took so long; what the host has results of is committed."""
+    e = w.engines[w.at]
+    execute(e)  # counts its rows
+    e.began = e.now
+    if not e.overlap:
+        e.step_prefill_ns = scaled(e.step_prefill_ns, e.step_model_ns, host + device)
+    run_for(e, host, device, e.pool.evicted - e.evicted_before)
+    w.watches[w.at](e)
+    _land(w, e)
+
+
+def _wait(w):
+    """The step that ran has ended, and nothing was planned beside it."""
+    e = w.engines[w.at]
+    lag(e)
+    _land(w, e)
+
+
+@inline
+def _land(w, e):
+    land(e, w.commits[w.at])
+    read_outbox(w, e)
+    w.ready[w.at] = e.now
+    w.now = max(w.now, e.now)
+
+
+@entry
+def landed(e, device):
+    """Under overlap: the step that was launched last took `device` ns; it had been counted with none."""
+    e.flight_prefill_ns = scaled(e.flight_prefill_ns, e.step_model_ns, device)
+    row = e.journal.steps[e.journal.num_steps - 1]
+    end = e.device_end + device
+    weight = end // 1000 - e.device_end // 1000
+    e.used_us += row[STEP_USED] * weight
+    e.waste_us += row[STEP_WASTE] * weight
+    e.table_us += e.table_blocks * weight
+    e.busy_us += weight
+    e.busy_ns += device
+    e.device_ns += device
+    row[1] += device
+    e.device_end = end
+
+
+@cache
+def _compiled(name: str) -> Callable[..., None]:
+    function: Any = {"complete": _complete, "wait": _wait}[name]
+    if PLAIN:
+        return function
+    world, i8 = World.numba_type, types.int64
+    signature = types.void(world, i8, i8) if name == "complete" else types.void(world)
+    return njit(signature, cache=True, nogil=True, error_model="numpy")(function)
+
+
+class Stepper:
+    """The verbs of a world of one engine."""
+
+    def __init__(self, world: World, engine: Engine) -> None:
+        self._world, self._engine = world, engine
+
+    def plan(self, until_ns: int) -> int:
+        """Go on to the next step. Returns PLANNED, MUST_WAIT (for the step that runs), or what `advance` does."""
+        return advance(self._world, until_ns, 1, measured=True)
+
+    def complete(self, host: int, device: int) -> None:
+        """host, device: ns (device 0 under overlap, see landed)."""
+        _compiled("complete")(self._world, host, device)
+
+    def wait(self) -> None:
+        """See _wait."""
+        _compiled("wait")(self._world)
+
+    def now(self) -> Now:
+        return Now(*_read(self._engine))

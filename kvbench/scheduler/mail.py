@@ -1,0 +1,61 @@
+"""Mail of an engine: what reaches it is read between two steps, what happens in it is told after one.
+
+An engine whose loop reads its inbox between steps sees at the end of a step all that came meanwhile, in order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import inline, jit, struct
+
+# Kinds. Typed, since every literal would compile a callee of its own.
+ACCEPT, LEAVE, CONTROL, ENDED = np.arange(4)
+# ACCEPT   a sequence is given to it. LEAVE: a sequence is cancelled
+# CONTROL  something for Python, which acts between two steps
+# ENDED    a sequence is over
+
+_KIND, _SUBJECT = range(2)
+
+
+@struct
+class Mail:
+    """rows: (capacity, 2) kind and subject; those in [next, num) have not been read."""
+
+    rows: "i8[:,::1]"
+    next: "i8"
+    num: "i8"
+
+
+def make_mail() -> Mail:
+    return Mail(np.zeros((16, 2), np.int64), 0, 0)
+
+
+@jit
+def post(mail, kind, subject):
+    """Add a row. The box grows as needed."""
+    if mail.num == mail.rows.shape[0]:
+        larger = np.zeros((2 * mail.num, 2), np.int64)
+        for i in range(mail.num):
+            for column in range(2):
+                larger[i, column] = mail.rows[i, column]
+        mail.rows = larger
+    mail.rows[mail.num, _KIND] = kind
+    mail.rows[mail.num, _SUBJECT] = subject
+    mail.num += 1
+
+
+@inline
+def is_unread(mail):
+    return mail.next < mail.num
+
+
+@inline
+def take(mail):
+    """The next row: (kind, subject). A box that has been read to its end is empty again."""
+    kind, subject = mail.rows[mail.next, _KIND], mail.rows[mail.next, _SUBJECT]
+    mail.next += 1
+    if mail.next == mail.num:
+        mail.next = 0
+        mail.num = 0
+    return kind, subject
