@@ -38,7 +38,7 @@ RUN_KEYS: tuple[Key, ...] = (
     Key("seed", "int", 0, "", "of everything drawn; [seeds] overrides parts", low=0),
     Key("block_tokens", "int", 16, "tokens", "in a block of the cache", low=1, high=65536),
     Key("max_model_len", "int", 0, "tokens", "prompt and output at most; 0 = what the model allows", low=0),
-    Key("overlap", "bool", False, "", "plan a step while the one before runs"),
+    Key("overlap", "bool", False, "", "plan a step while the one before runs; from the preset"),
     Key("check", "bool", False, "", "compare every block after every step with what it should hold; slow"),
     Key("batching", "choice", "continuous", "", "static waits for the longest", ("continuous", "static")),
     Key(

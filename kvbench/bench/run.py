@@ -186,7 +186,7 @@ def _record(
         engine=preset.engine,
         batching=config["batching"],
         overlap=config["overlap"],
-        overlap_default=preset.overlap_default,
+        overlap_default=preset.values["overlap"],
         model=system.deployment.model.name,
         dtype=config["dtype"],
         kv_dtype=config["kv_dtype"],

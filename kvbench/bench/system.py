@@ -59,6 +59,7 @@ class System:
 
 def build_system(config: Config, record_steps: bool = False) -> System:
     """Close every open key and make the engine's settings. UsageError: cannot run, does not fit."""
+    config = _step_after_step(config)
     _check_runnable(config)
     if config["clock"] == "measured":
         return _measured_system(config)
@@ -125,6 +126,14 @@ def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs
     if bandwidth == 0:
         raise UsageError(f"{where}: cache.backup needs a link to the host; {deployment.device.name} has none on record")
     return max(round(budget.block_bytes / bandwidth * 1e9), 1)
+
+
+def _step_after_step(config: Config) -> Config:
+    """A preset's overlap gives way to rules that know none; where somebody asked for it, that is an error."""
+    serial = config["batching"] == "static" or config["cache.copy_on_write"] or config["cache.allocation"] != "paged"
+    if serial and config.where["overlap"].startswith("preset "):
+        return config.replaced({"overlap": False}, "by batching" if config["batching"] == "static" else "by cache")
+    return config
 
 
 def _check_runnable(config: Config) -> None:
