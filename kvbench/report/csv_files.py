@@ -105,10 +105,10 @@ def summary_csv(record: RunRecord) -> Iterator[str]:
     ]
     head = ",".join(_quoted(cell) for cell in identity)
     for name in LATENCIES:
-        cells = ",".join(map(_number, astuple(record.summary.latencies[name])))
+        cells = ",".join(map(csv_number, astuple(record.summary.latencies[name])))
         yield f"{head},{name},ms,{cells}\n"
     for name, (value, unit) in record.summary.scalars.items():
-        yield f"{head},{name},{_quoted(unit)},{_number(value)},,,,,,,,,,\n"
+        yield f"{head},{name},{_quoted(unit)},{csv_number(value)},,,,,,,,,,\n"
 
 
 def _rows(columns: Sequence[Sequence[str]]) -> str:
@@ -141,7 +141,8 @@ def _quoted(cell: str) -> str:
     return cell
 
 
-def _number(value: float | int | None) -> str:
+def csv_number(value: float | int | None) -> str:
+    """A cell: whole numbers as they are, others with 6 digits after the point; empty: it does not exist."""
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.6f}"
