@@ -68,10 +68,10 @@ def _write(found: Grid, parameters: dict[str, Any], folder: Path | None) -> None
         write_whole(folder / "grid.csv", grid_csv(found))
         written.append(f"grid.csv{'' if found.cache_only else ' and a folder for each point'} to {folder}")
     if parameters["plot"] is not None and found.complete:
-        from ..report.plot import draw
+        from ..report.plot import draw_grid
 
         path = Path(parameters["plot"])
-        write_whole(path, [draw(found, path.suffix)])
+        write_whole(path, [draw_grid(found, path.suffix)])
         written.append(str(path))
     if not parameters["quiet"]:
         for row in found.rows:

@@ -83,7 +83,7 @@ def summarise(
     Of phases that are left out nothing is in latencies, throughput and hits; totals of the engine hold them.
     """
     if requests.excluded:
-        journal, bounds = _included(journal, requests), None
+        journal, bounds = included(journal, requests), None
     times = sequence_times(journal)
     done = journal.status == FINISHED
     latencies = {
@@ -108,8 +108,10 @@ def _goodput(journal: Journal, times: SequenceTimes, slo: Slo) -> dict[str, tupl
     }
 
 
-def _included(journal: Journal, requests: Requests) -> Journal:
+def included(journal: Journal, requests: Requests) -> Journal:
     """The rows of sequences and gaps of the phases that are in the results."""
+    if not requests.excluded:
+        return journal
     out = requests.is_excluded()
     kept = ~out[journal.request_index]
     phases = np.array([name not in requests.excluded for name in requests.phases])

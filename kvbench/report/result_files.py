@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.journal import Journal
 from ..core.requests import Requests
-from .csv_files import requests_csv, steps_csv, summary_csv
+from .csv_files import itl_csv, requests_csv, steps_csv, summary_csv
 from .files import write_whole
 from .frames import parquet
 from .record import RunRecord
@@ -28,7 +28,7 @@ def write_result(
     steps: bool = False,
     table_format: str = CSV,
 ) -> list[str]:
-    """Write requests.csv, summary.csv, run.json (last: where it is, the others are) and steps.csv. Names.
+    """Write requests.csv, summary.csv, itl.csv, run.json (last: where it is, the others are) and steps.csv. Names.
 
     Parquet is for the tables that may be large; summary.csv is what compare and gate read. Tables of an earlier run
     in the folder that this one does not write are removed: nobody shall read them as its own. run.json names the
@@ -37,6 +37,7 @@ def write_result(
     files = {
         f"requests.{table_format}": _table(requests_csv(journal, requests), table_format),
         "summary.csv": summary_csv(record),
+        "itl.csv": itl_csv(journal, requests),
         **({f"steps.{table_format}": _table(steps_csv(journal), table_format)} if steps else {}),
     }
     for name in {f"{table}.{kind}" for table in ("requests", "steps") for kind in FORMATS} - set(files):

@@ -107,7 +107,7 @@ def _grid(
 ) -> Grid:
     """Rows in the order of the points, those that were not reached left out."""
     done = sorted({*figures, *errors})
-    rows = tuple(GridRow(points[i].values, figures.get(i, {}), errors.get(i, "")) for i in done)
+    rows = tuple(GridRow(points[i].values, _sized(figures, points, i), errors.get(i, "")) for i in done)
     first = points[0]
     return Grid(
         run=first.configured.name,
@@ -119,3 +119,10 @@ def _grid(
         block_tokens=first.system.settings.block_tokens,
         complete=complete,
     )
+
+
+def _sized(figures: dict[int, dict[str, Any]], points: Sequence[Point], index: int) -> dict[str, Any]:
+    """The figures of a point, with what a block takes on a device and how many would fit there."""
+    budget = points[index].system.budget
+    sizes = {"block_bytes": budget.block_bytes, "device_blocks": budget.num_blocks}
+    return {**figures[index], **sizes} if index in figures else {}

@@ -31,7 +31,7 @@ def test_full_runs_leave_a_table_and_a_folder_for_each_point(fake_engine, tmp_pa
     assert frame[["cache.blocks", "seed"]].values.tolist() == [[4000, 1], [4000, 2], [5000, 1], [5000, 2]]
     folders = sorted(p for p in out.iterdir() if p.is_dir())
     assert folders[1].name == "002-cache.blocks=4000,seed=2"
-    assert {p.name for p in folders[1].iterdir()} == {"requests.csv", "summary.csv", "steps.csv", "run.json"}
+    assert {p.name for p in folders[1].iterdir()} == {"requests.csv", "summary.csv", "itl.csv", "steps.csv", "run.json"}
     config = json.loads((folders[1] / "run.json").read_text())["config"]
     assert (config["cache"]["blocks"], config["seed"]) == (4000, 2)
     assert call(["run", str(folders[1] / "run.json"), "-q"]) == 0
@@ -63,10 +63,9 @@ def test_a_curve_on_stdout_as_table_csv_and_json(capsys, tmp_path):
 
 
 def test_a_picture_is_drawn(capsys, tmp_path):
-    pytest.importorskip("matplotlib", reason="needs the extra `plot`")
     path = tmp_path / "curve.svg"
     assert call(["run", "chat", *SMALL, *BLOCKS, "--cache-only", "--plot", str(path)]) == 0
-    assert path.read_text().startswith("<?xml")
+    assert path.read_text().startswith("<svg")
     assert capsys.readouterr().err == f"kvbench: wrote {path}\n"
 
 
@@ -96,7 +95,7 @@ def test_interrupted_is_a_partial_result(fake_engine, capsys, tmp_path: Path):
         (["--grid", "cache.blocks"], "write it as key=value,value"),
         (["--grid", "seed=1", "--grid", "seed=2"], "--grid seed is given twice"),
         (["--grid", "seed=1,2", "--plot", "a.gif"], "FILE.svg or FILE.png"),
-        (["--grid", "seed=1,2", "--plot", "a.svg"], "pip install 'kvbench[plot]'"),
+        (["--grid", "seed=1,2", "--plot", "a.png"], "pip install 'kvbench[plot]'"),
         (["--plot", "a.svg"], "--plot draws the curves of a grid; add --grid"),
         (["--cache-only", "--grid", "cache.kind=hash,none"], "nothing to replay"),
         (["--grid", "seed=1,2", "-o", __file__], "a file with this name exists"),

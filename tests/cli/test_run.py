@@ -57,7 +57,7 @@ def test_a_built_in_scenario_needs_no_file(capsys):
 def test_files_are_the_same_twice_and_from_their_run_json(scenario, tmp_path, capsys):
     first, second, third = (tmp_path / "deep" / name for name in "abc")
     assert call(["run", scenario, "-o", str(first), "--steps"]) == 0
-    assert "wrote requests.csv, summary.csv, steps.csv, run.json" in capsys.readouterr().err
+    assert "wrote requests.csv, summary.csv, itl.csv, steps.csv, run.json" in capsys.readouterr().err
     assert call(["run", scenario, "-o", str(second), "--steps"]) == 0
     assert call(["run", str(first / "run.json"), "-o", str(third), "--steps"]) == 0
     for name in CSV:

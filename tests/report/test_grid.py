@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from kvbench.report.curves import Line, apart, horizontal, lines_of, lowest, short_number
+from kvbench.report.curves import Line, horizontal, lines_of, lowest, short_number
 from kvbench.report.grid import Grid, GridRow, grid_csv, grid_document, grid_table, miss, run_figures
+from kvbench.report.pictures.ends import apart
 from kvbench.report.table import WIDTH
 
 from ..runs import record

@@ -40,6 +40,11 @@ def built(monkeypatch) -> list[int]:
     return count
 
 
+def sizes(point):
+    budget = point.system.budget
+    return {"block_bytes": budget.block_bytes, "device_blocks": budget.num_blocks}
+
+
 @pytest.mark.parametrize("kind", ["hash", "radix"])
 def test_a_curve_is_what_single_replays_give(kind, built):
     axes, points = axes_and_points("cache.blocks=1,40,150,700,100000", f"cache.kind={kind}", "block_tokens=16,7")
@@ -49,7 +54,7 @@ def test_a_curve_is_what_single_replays_give(kind, built):
     for point, row in zip(points, found.rows, strict=True):
         alone = single.replay(point.configured)
         del alone["seconds"]
-        assert dict(row.figures) == alone
+        assert dict(row.figures) == alone | sizes(point)
         assert row.values == point.values
     rates = [row.figures["hit_rate_tokens"] for row in found.rows]
     assert rates[0] < rates[-1]
@@ -72,7 +77,7 @@ def test_rows_are_in_the_order_of_the_points_and_runs_those_of_a_run(built):
     assert seen == list(range(6))
     assert ticks[-1] == (6, 6)
     for point, row in zip(points, found.rows, strict=True):
-        assert dict(row.figures) == run_figures(run(point.configured).record)
+        assert dict(row.figures) == run_figures(run(point.configured).record) | sizes(point)
     assert found.rows[0].figures["fingerprint"] != found.rows[-1].figures["fingerprint"]
 
 

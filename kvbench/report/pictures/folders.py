@@ -15,7 +15,7 @@ import numpy as np
 from ...core.config import read_text
 from ...core.errors import UsageError
 from ...core.journal import STEP_COLUMNS
-from ..csv_files import REQUEST_COLUMNS, SUMMARY_COLUMNS
+from ..csv_files import ITL_COLUMNS, REQUEST_COLUMNS, SUMMARY_COLUMNS
 from ..frames import csv_text
 from ..grid import Grid, GridRow
 from ..record import SCHEMA
@@ -39,6 +39,7 @@ class RunFolder:
     document   run.json
     summary    metric -> row of summary.csv; requests, steps: columns as numbers, NaN where a cell is empty
     status     (rows of requests.csv,) names
+    itl        (share, ms) of the gaps between tokens, from the least on; empty in a folder of an earlier version
     label      what tells it from the others; baseline: the others are compared with it
     """
 
@@ -48,6 +49,7 @@ class RunFolder:
     requests: dict[str, F64]
     status: np.ndarray[Any, Any]
     steps: dict[str, F64] | None
+    itl: tuple[F64, F64]
     label: str = ""
     baseline: bool = False
 
@@ -124,7 +126,14 @@ def read_folder(path: Path) -> RunFolder:
     steps = None
     if (path / "steps.csv").exists() or (path / "steps.parquet").exists():
         steps = _columns(path / "steps.csv", [name.replace("_ns", "_ms") for name in STEP_COLUMNS])[1]
-    return RunFolder(path, document, {row["metric"]: row for row in summary}, requests, status, steps)
+    return RunFolder(path, document, {row["metric"]: row for row in summary}, requests, status, steps, _itl(path))
+
+
+def _itl(path: Path) -> tuple[F64, F64]:
+    if not (path / "itl.csv").exists():
+        return np.zeros(0), np.zeros(0)
+    _, columns = _columns(path / "itl.csv", ITL_COLUMNS.split(","))
+    return columns["percentile"] / 100, columns["itl_ms"]
 
 
 def read_table(path: Path) -> Grid:
