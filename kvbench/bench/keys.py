@@ -23,7 +23,8 @@ _CPU_KV = ("float32", "bf16", "int8")
 RUN_KEYS: tuple[Key, ...] = (
     Key("preset", "str", DEFAULT_PRESET, "", "rules of an engine and version (`kvbench list`)"),
     Key("model", "str", "llama-3.1-8b", "", "a known model, or a path to a Hugging Face config.json"),
-    Key("device", "str", "h100", "", "a known device"),
+    Key("device", "str", "h100", "", "a known device, or a file of one (`kvbench device`)"),
+    Key("step_times", "path", "", "", 'file of step times (.npz, .csv); "" = those of the device'),
     Key("tp", "int", 1, "devices", "tensor parallelism", low=1),
     Key("dtype", "choice", "bf16", "", "of the weights", DTYPES),
     Key("kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..costs.roofline import roofline
 from ..offline.curve import Offline
 from ..offline.replay import replay_cache
 from ..workload.build import build_workload
 from .configure import Configured
+from .step_times import step_costs
 from .system import build_system
 
 
@@ -18,7 +18,7 @@ def replay(configured: Configured) -> dict[str, Any]:
     requests, _ = build_workload(system.config.tree())
     requests.check()
     offline = Offline(requests, system.settings.block_tokens)
-    found = replay_cache(requests, system.settings, roofline(system.deployment, system.costs).tables, offline.keys)
+    found = replay_cache(requests, system.settings, step_costs(system).tables, offline.keys)
     (bounds,) = offline.bounds([system.settings.cache.num_blocks])
     return beside(found, bounds)
 

@@ -20,8 +20,7 @@ from ..core.errors import UsageError
 from ..core.jit import compile_watch
 from ..core.journal import REFUSED, Counters, Journal
 from ..core.requests import Requests
-from ..costs.roofline import roofline
-from ..costs.tables import Costs
+from ..costs.step_times import Costs
 from ..engine.measured import MeasuredRun
 from ..engine.settings import EngineSettings
 from ..engine.simulation import Simulation
@@ -38,6 +37,7 @@ from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, target_notes
+from .step_times import step_costs
 from .system import System, build_system
 
 Progress = Callable[[int, int], None]
@@ -91,7 +91,7 @@ def run(
         requests, trace = workload or build_workload(system.config.tree())
         requests.check()
     with stages.stage("costs"):
-        costs = roofline(system.deployment, system.costs)
+        costs = step_costs(system)
     with stages.stage("build"):
         simulation = _simulation(system, requests, costs)
     with stages.stage("run"):

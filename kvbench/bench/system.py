@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..core.config import Config
+from ..core.config import DEFAULTS, Config
 from ..core.errors import UsageError
 from ..core.units import NS_PER_US
 from ..costs.deployment import Deployment
@@ -67,6 +67,7 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     model = find_model(config["model"])
     config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     config = config.replaced(_closed(config, model), "by model")
+    config = config.replaced(_measured_host(config), config["step_times"] or config["device"])
     deployment = Deployment(
         device=device,
         model=model,
@@ -76,7 +77,7 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
     )
-    budget = memory_budget(deployment, _limits(config))
+    budget = memory_budget(deployment, engine_limits(config))
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = CostSettings(**config.section("costs"))
@@ -156,6 +157,15 @@ def _check_runnable(config: Config) -> None:
         )
 
 
+def _measured_host(config: Config) -> dict[str, Any]:
+    """Host times that a file of step times has measured, where nobody else has set them."""
+    from ..costs.sources import host_times  # here: it needs NumPy, and most systems have no such file
+
+    given = {f"costs.{name}": us for name, us in host_times(config["device"], config["step_times"]).items()}
+    preset = f"preset {config['preset']}"
+    return {key: us for key, us in given.items() if config.where[key] in (DEFAULTS, preset)}
+
+
 def _closed(config: Config, model: Model) -> dict[str, Any]:
     """What the open keys that depend on the model come to."""
     closed: dict[str, Any] = {}
@@ -171,7 +181,7 @@ def _closed(config: Config, model: Model) -> dict[str, Any]:
     return closed
 
 
-def _limits(config: Config) -> EngineLimits:
+def engine_limits(config: Config) -> EngineLimits:
     """What the reserve depends on: the widest step and the most sequences."""
     rules = config.section("scheduler")
     if rules["discipline"] == TOKEN_BUDGET:

@@ -17,6 +17,7 @@ from ..core.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EX
 from .capacity import capacity_command
 from .compare import ab_command, compare_command
 from .completion import completion_command
+from .device import device_command
 from .gate import gate_command
 from .kernels import kernels_command
 from .machine import doctor_command, env_command
@@ -65,6 +66,7 @@ app.add_command(capacity_command, "capacity")
 app.add_command(sweep_command, "sweep")
 app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
+app.add_command(device_command, "device")
 app.add_command(completion_command, "completion")
 app.add_command(report_command, "report")
 app.add_command(plot_command, "plot")

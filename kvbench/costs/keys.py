@@ -29,9 +29,13 @@ class CostSettings:
     request_overhead_us: float = 10.0
     tokenize_us_per_token: float = 2.0
     detokenize_us_per_token: float = 10.0
+    graphs: str = "none"
+    silicon: bool = True
 
 
 DEFAULTS = CostSettings()
+GRAPH_RULES = ("none", "vllm", "vllm-ascend", "sglang")
+"""See costs.graphs."""
 
 
 def _efficiency(name: str, meaning: str) -> Key:
@@ -52,4 +56,6 @@ COST_KEYS: tuple[Key, ...] = (
     _time("request_overhead_us", "host time of a step for each sequence in it"),
     _time("tokenize_us_per_token", "delay of a request before it is queued, for each prompt token"),
     _time("detokenize_us_per_token", "delay of each token before it is handed out"),
+    Key("costs.graphs", "choice", DEFAULTS.graphs, "", "whose captured graphs pad a step", GRAPH_RULES),
+    Key("costs.silicon", "bool", DEFAULTS.silicon, "", "use shipped measurements where one fits, not the datasheet"),
 )

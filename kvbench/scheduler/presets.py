@@ -52,6 +52,7 @@ _VLLM = {
     "cache.kind": "hash",
     "cache.memory_utilization": 0.9,
     "cache.unregister_unwritten": False,
+    "costs.graphs": "vllm",
 }
 
 _SGLANG = {
@@ -77,6 +78,7 @@ _SGLANG = {
     "cache.kind": "radix",
     "cache.memory_utilization": 0.88,
     "cache.free_order": "auto",
+    "costs.graphs": "sglang",
 }
 
 PRESETS: dict[str, Preset] = {

@@ -9,8 +9,8 @@ from typing import Any
 from ..bench.keys import key_tree
 from ..bench.replay import beside
 from ..bench.run import Progress, Result, run
+from ..bench.step_times import step_costs
 from ..core.errors import UsageError
-from ..costs.roofline import roofline
 from ..offline.curve import Offline, is_stack, lru_curve
 from ..offline.replay import check_replay, replay_cache
 from ..report.grid import Grid, GridRow, run_figures
@@ -82,7 +82,7 @@ def _replays(offline: Offline, points: Sequence[Point], group: list[int]) -> Ite
     for index in group:
         if index not in stack:
             system = points[index].system
-            costs = roofline(system.deployment, system.costs).tables
+            costs = step_costs(system).tables
             found = replay_cache(offline.requests, system.settings, costs, offline.keys)
             kept = {name: value for name, value in found.items() if name not in NOT_OF_A_CURVE}
             yield index, beside(kept, bounds[index])

@@ -1,0 +1,1 @@
+"""Step times from kernels that were measured on real devices: aiconfigurator-core (extra kvbench[silicon])."""
