@@ -24,9 +24,7 @@ from .axes import Grid, Line
 from .keys import COST_KEYS
 from .step_times import StepTimes, Wanted
 
-_LINES = ("linear", "head", "communication")
-_GRIDS = ("prefill", "decode", "mixed")
-_SCALES = (*_LINES, *_GRIDS, "launch")
+_SCALES = ("linear", "head", "communication", "prefill", "decode", "mixed", "launch")
 _KEYS = ("base", "source", "error", "scale", "host")
 
 
@@ -51,21 +49,20 @@ def corrected(path: Path, find: Callable[[Wanted], StepTimes], wanted: Wanted) -
     """The step times of the base with the corrections on them. find: those of another source."""
     tree = read_corrections(path)
     base = find(replace(wanted, device=tree["base"], step_times=""))
-    scale = tree["scale"]
-    lines = {name: _line(getattr(base, name), scale.get(name, 1.0)) for name in _LINES}
-    grids = {name: _grid(getattr(base, name), scale.get(name, 1.0)) for name in _GRIDS}
+    scale = {name: float(tree["scale"].get(name, 1.0)) for name in _SCALES}
     source = f"{tree.get('source', path.name)}, on {base.origin.source}"
-    origin = replace(base.origin, source=source, error=str(tree.get("error", "")))
-    launch = base.launch_ns * scale.get("launch", 1.0)
-    once = base.prefill_step_ns * scale.get("prefill", 1.0)
     return replace(
         base,
-        origin=origin,
-        prefill_step_ns=once,
-        launch_ns=launch,
+        origin=replace(base.origin, source=source, error=str(tree.get("error", ""))),
+        linear=_line(base.linear, scale["linear"]),
+        head=_line(base.head, scale["head"]),
+        communication=_line(base.communication, scale["communication"]),
+        prefill=_grid(base.prefill, scale["prefill"]),
+        decode=_grid(base.decode, scale["decode"]),
+        mixed=_grid(base.mixed, scale["mixed"]),
+        prefill_step_ns=base.prefill_step_ns * scale["prefill"],
+        launch_ns=base.launch_ns * scale["launch"],
         host={**base.host, **tree["host"]},
-        **lines,
-        **grids,
     )
 
 

@@ -45,6 +45,10 @@ def find_step_times(deployment: Deployment, settings: CostSettings, wanted: Want
 def host_times(device: str, step_times: str) -> dict[str, float]:
     """Keys of `[costs]` that a file of step times or corrections has measured; of anything else none."""
     given = step_times or device
+    if given.endswith(".csv"):
+        from .step_csv import NO_HOST
+
+        return NO_HOST
     if given.endswith(".npz"):
         from .step_times import load_step_times
 

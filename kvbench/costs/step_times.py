@@ -107,9 +107,16 @@ class StepTimes:
             launch_ns=self.launch_ns,
             floor_ns=self.floor_ns,
         )
-        lines = (getattr(self, name) for name in _LINES)
         return build_tables(
-            *lines, self.prefill, self.decode, overheads, mixed=self.mixed, graphs=graphs, limits=self.limits
+            self.linear,
+            self.communication,
+            self.head,
+            self.prefill,
+            self.decode,
+            overheads,
+            mixed=self.mixed,
+            graphs=graphs,
+            limits=self.limits,
         )
 
 
@@ -218,18 +225,25 @@ def _of_arrays(meta: dict[str, Any], arrays: dict[str, Any]) -> StepTimes:
     origin = dict(meta["origin"])
     origin["device"] = Device(**origin["device"])
     origin["notes"] = tuple(origin["notes"])
-    lines = {name: Line(meta["bits"][name][0], arrays[name].astype(np.float64)) for name in _LINES}
-    grids = {}
-    for name in _GRIDS:
+
+    def line(name: str) -> Line:
+        return Line(meta["bits"][name][0], arrays[name].astype(np.float64))
+
+    def grid(name: str) -> Grid:
         compute = np.ascontiguousarray(arrays[name], np.float64)
         memory = np.ascontiguousarray(arrays.get(name + "_memory", np.zeros_like(compute)), np.float64)
-        grids[name] = Grid(*meta["bits"][name], compute, memory)
-    limits = tuple(np.inf if meta["limits"][name] is None else float(meta["limits"][name]) for name in LIMIT_NAMES)
+        rows, columns = meta["bits"][name]
+        return Grid(rows, columns, compute, memory)
+
     return StepTimes(
         Origin(**origin),
-        **lines,
-        **grids,
-        **{name: meta[name] for name in _ONCE},
-        limits=limits,
+        linear=line("linear"),
+        communication=line("communication"),
+        head=line("head"),
+        prefill=grid("prefill"),
+        decode=grid("decode"),
+        mixed=grid("mixed"),
+        **{name: float(meta[name]) for name in _ONCE},
+        limits=tuple(np.inf if meta["limits"][name] is None else float(meta["limits"][name]) for name in LIMIT_NAMES),
         host=meta["host"],
     )
