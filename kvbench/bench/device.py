@@ -22,7 +22,7 @@ def describe(times: StepTimes) -> Rows:
         ("type", f"{origin.dtype}, KV {origin.kv_dtype}; {origin.parallelism}"),
         ("engine", origin.engine or "any"),
         ("measured up to", _limits(times.limits)),
-        ("measured", _share(origin.measured)),
+        ("of that", _share(origin.measured)),
         ("error", origin.error or NO_KNOWN_ERROR),
     ]
     if times.host:
@@ -45,4 +45,4 @@ def _limits(limits: tuple[float, ...]) -> str:
 def _share(measured: float | None) -> str:
     if measured is None:
         return "share not known"
-    return "none: all from formulas" if measured == 0 else f"{measured:.0%} of the points, the rest estimated"
+    return "none: all from formulas" if measured == 0 else f"{measured:.0%} of the sampled time, the rest estimated"

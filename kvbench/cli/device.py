@@ -29,6 +29,7 @@ def device_command() -> None:
 @click.option("--dp", metavar="N", type=click.IntRange(1), default=1, help="Of --profile: replicas in lockstep.")
 @click.option("--ep", metavar="N", type=click.IntRange(1), default=1, help="Of --profile: ranks that share experts.")
 @click.option("-o", "--output", metavar="FILE.npz", required=True, help="Where the table goes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: what the table is of.")
 def build_command(**parameters: Any) -> int:
     """Build a table of step times: `kvbench run --device FILE.npz` and `--step-times FILE.npz` use it."""
     if (parameters["profile"] is None) == (parameters["silicon"] is None):
@@ -38,12 +39,23 @@ def build_command(**parameters: Any) -> int:
         raise UsageError(f"-o {output}: a table of step times ends in .npz")
     from ..bench.device import describe
     from ..costs.step_times import save_step_times
-    from ..report.table import labelled
 
     times = _of_profile(parameters) if parameters["profile"] else _of_silicon(parameters)
     save_step_times(times, output)
-    click.echo(labelled([*describe(times), ("written to", str(output))]))
+    _show([*describe(times), ("written to", str(output))], parameters["as_json"])
     return EXIT_OK
+
+
+def _show(rows: list[tuple[str, str]], as_json: bool) -> None:
+    """Labels and texts; several notes are one list in JSON."""
+    from ..report.run_json import to_text
+    from ..report.table import labelled
+
+    if not as_json:
+        click.echo(labelled(rows))
+        return
+    notes = [text for label, text in rows if label == "note"]
+    click.echo(to_text({**{label: text for label, text in rows if label != "note"}, "notes": notes}), nl=False)
 
 
 def _of_profile(parameters: dict[str, Any]) -> StepTimes:

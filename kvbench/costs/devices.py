@@ -48,6 +48,7 @@ class Device:
             "bf16": self.flops_bf16,
             "fp16": self.flops_bf16,
             "fp8": self.flops_fp8,
+            "fp8-block": self.flops_fp8,
             "int8": self.flops_int8,
             "fp4": self.flops_fp4,
         }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..core.errors import UsageError
 
-WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625}
+WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "int8": 1.0, "fp4": 0.5625}
 """Bytes per quantised weight. fp4 is NVFP4: half a byte and an fp8 scale for every 16 weights. The scales of
 fp8 and int8 (one per channel or per 128 x 128 block: below 0.1 %) are not counted."""
 

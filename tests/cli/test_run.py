@@ -206,7 +206,7 @@ def test_a_fault_of_kvbench_is_one_line_and_a_trace_for_who_asks(monkeypatch, sc
     def fail(*_):
         raise IndexError("out of\nbounds")
 
-    monkeypatch.setattr("kvbench.bench.run.roofline", fail)
+    monkeypatch.setattr("kvbench.bench.run.step_costs", fail)
     assert call(["run", scenario]) == 1
     (line,) = lines(capsys)
     assert "unexpected IndexError: out of bounds" in line
