@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
+from ..costs.known_errors import known_error
 from ..costs.step_times import StepTimes
 from ..costs.tables import LIMIT_NAMES
 
 Rows = list[tuple[str, str]]
-
-NO_KNOWN_ERROR = "none known: nobody has compared predictions from this source with a server"
 
 
 def describe(times: StepTimes) -> Rows:
@@ -23,7 +22,7 @@ def describe(times: StepTimes) -> Rows:
         ("engine", origin.engine or "any"),
         ("measured up to", _limits(times.limits)),
         ("of that", _share(origin.measured)),
-        ("error", origin.error or NO_KNOWN_ERROR),
+        ("error", known_error(origin.kind, origin.error)),
     ]
     if times.host:
         rows.append(("host", ", ".join(f"{key} {us:g}" for key, us in times.host.items())))

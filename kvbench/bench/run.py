@@ -212,6 +212,7 @@ def _record(
         copy_on_write=config["cache.copy_on_write"],
         allocation=config["cache.allocation"],
         slo=str(Slo(**config.section("slo"))),
+        step_error=costs.error if config["clock"] == "modelled" else "",
     )
 
 

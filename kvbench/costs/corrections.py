@@ -53,7 +53,7 @@ def corrected(path: Path, find: Callable[[Wanted], StepTimes], wanted: Wanted) -
     source = f"{tree.get('source', path.name)}, on {base.origin.source}"
     return replace(
         base,
-        origin=replace(base.origin, source=source, error=str(tree.get("error", ""))),
+        origin=replace(base.origin, kind="corrected", source=source, error=str(tree.get("error", ""))),
         linear=_line(base.linear, scale["linear"]),
         head=_line(base.head, scale["head"]),
         communication=_line(base.communication, scale["communication"]),

@@ -95,6 +95,7 @@ def profile_step_times(profile: Profile, tp: int, settings: CostSettings = DEFAU
     prefill, decode, mixed, floor, last = _attention(profile.folder / "attention.csv", layers)
     ranks = f"tp {tp}" + (f", dp {profile.dp}, ep {profile.ep}" if profile.dp > 1 else "")
     origin = Origin(
+        kind="profile",
         source=f"profile of {profile.engine} on {profile.device.title} ({ranks})",
         device=profile.device,
         model=profile.model.name,

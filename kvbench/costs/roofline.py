@@ -196,6 +196,7 @@ def roofline_times(deployment: Deployment, settings: CostSettings = DEFAULTS) ->
         f"{settings.bandwidth_efficiency:g} of bandwidth); datasheet confidence {device.confidence}"
     )
     origin = Origin(
+        kind="roofline",
         source=source,
         device=device,
         model=deployment.model.name,

@@ -81,17 +81,10 @@ def silicon_step_times(system: str, engine: str, model: str, tp: int, dtype: str
     floor = float(prefill.compute_ns.min())
     decode = _decode_grid(probe)
     linear, communication = _by_tokens(probe)
-    times = {
-        "linear": linear,
-        "communication": communication,
-        "head": _line(_HEAD_BITS, LAST_SEQUENCES, lambda n: probe.decode(n, 1)["logits_gemm"]),
-        "prefill": Grid(_NEW_BITS, 0, _rounded(prefill.compute_ns - floor), prefill.memory_ns),
-        "decode": decode,
-        "mixed": _beside_prefill(decode),
-    }
     from importlib.metadata import version as installed
 
     origin = Origin(
+        kind="kernels",
         source=f"kernels measured on {system} under {version} (aiconfigurator-core {installed('aiconfigurator-core')})",
         device=device,
         model=shape.name,
@@ -105,7 +98,17 @@ def silicon_step_times(system: str, engine: str, model: str, tp: int, dtype: str
         notes=("decodes beside a prefill chunk: estimated from profiles of two other devices",),
     )
     limits = (LAST_TOKENS, LAST_SEQUENCES, LAST_TOKENS, LAST_CONTEXT, LAST_SEQUENCES, LAST_CONTEXT)
-    return StepTimes(origin, **times, prefill_step_ns=floor, limits=tuple(float(n) for n in limits))
+    return StepTimes(
+        origin,
+        linear=linear,
+        communication=communication,
+        head=_line(_HEAD_BITS, LAST_SEQUENCES, lambda n: probe.decode(n, 1)["logits_gemm"]),
+        prefill=Grid(_NEW_BITS, 0, _rounded(prefill.compute_ns - floor), prefill.memory_ns),
+        decode=decode,
+        mixed=_beside_prefill(decode),
+        prefill_step_ns=floor,
+        limits=tuple(float(n) for n in limits),
+    )
 
 
 # ---------------------------------------------------------------- what the package has

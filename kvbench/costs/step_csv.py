@@ -97,6 +97,7 @@ def read_step_csv(path: Path, deployment: Deployment) -> StepTimes:
     fit = fit_steps(steps)
     error = np.abs(fit.predict(steps) / steps.ns - 1.0)
     origin = Origin(
+        kind="steps",
         source=f"fitted to {steps.ns.size} measured steps of {path.name} (floor {fit.floor / 1e6:.3g} ms; residuals: "
         f"median {np.median(error):.1%}, p90 {np.quantile(error, 0.9):.1%})",
         device=deployment.device,

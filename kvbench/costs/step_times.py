@@ -20,6 +20,7 @@ from .axes import Grid, Line
 from .deployment import Deployment
 from .devices import Device
 from .keys import DEFAULTS, CostSettings
+from .known_errors import NONE_KNOWN, known_error
 from .models import Model
 from .tables import LIMIT_NAMES, NO_GRAPHS, NO_LIMITS, UNREAD, CostTables, Graphs, Overheads, build_tables
 
@@ -40,23 +41,25 @@ class Costs:
     """Dimensions of the query that do not change the result."""
     notes: tuple[str, ...] = ()
     """One line each on assumptions that hold for this combination only."""
-    error: str = ""
-    """What predictions from this source have been off by, and where that was seen; "": none is known."""
+    error: str = NONE_KNOWN
+    """What predictions from this source have been off by, and where that was seen."""
 
 
 @dataclass(frozen=True)
 class Origin:
     """What step times hold for, and where they come from.
 
+    kind           roofline, kernels, profile, steps, corrected: what its error is known by (known_errors)
     source         one line: "kernels measured by aiconfigurator-core 0.12.0, vLLM 0.24.0 on h200_sxm"
     model, shape   its name, and its geometry as `shape_of` writes it: this is what has to match
     tp, dp, ep     tensor, data and expert parallel ranks
     engine         "vllm", "sglang"; "" where the times do not depend on it
     licence        of the data
     measured       share of the points that were measured and not estimated; None: not known
-    error          see Costs.error
+    error          what this very source has been off by; "": as its kind
     """
 
+    kind: str
     source: str
     device: Device
     model: str
@@ -138,7 +141,8 @@ class Wanted:
 def costs_of(times: StepTimes, settings: CostSettings, graphs: Graphs = NO_GRAPHS) -> Costs:
     """Tables and what to say of them."""
     origin = times.origin
-    return Costs(times.tables(settings, graphs), origin.source, notes=origin.notes, error=origin.error)
+    error = known_error(origin.kind, origin.error)
+    return Costs(times.tables(settings, graphs), origin.source, notes=origin.notes, error=error)
 
 
 def shape_of(model: Model) -> str:
@@ -209,7 +213,7 @@ def save_step_times(times: StepTimes, path: Path) -> None:
 def load_step_times(path: Path) -> StepTimes:
     """Read a file of save_step_times. UsageError of one line for anything else."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         meta = json.loads(str(arrays["meta"]))
         if meta["format"] != FORMAT:
