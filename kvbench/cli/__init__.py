@@ -29,6 +29,7 @@ from .run import run_command
 from .show import config_command, list_command
 from .sweep import sweep_command
 from .trace import trace_command
+from .validate import validate_command
 from .verify import verify_command
 
 NO_COLOR = bool(os.environ.get("NO_COLOR"))
@@ -68,6 +69,7 @@ app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
 app.add_command(device_command, "device")
 app.add_command(completion_command, "completion")
+app.add_command(validate_command, "validate")
 app.add_command(report_command, "report")
 app.add_command(plot_command, "plot")
 give_verbose(app)

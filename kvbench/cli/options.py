@@ -60,6 +60,9 @@ def _keys() -> list[str]:
 keys_completed = names_from(_keys)
 """Of an option whose value begins with a key."""
 
+clients_completed = names_from(_clients)
+"""Of --client."""
+
 
 def configuration_options(command: F) -> F:
     """Target, --trace, --set and the aliases; `configured` reads them."""
@@ -84,7 +87,7 @@ def configuration_options(command: F) -> F:
         click.option("--burstiness", metavar="B", help="Shape of the gamma gaps; 1 is Poisson."),
         click.option("--max-concurrency", metavar="N", help="Requests in flight at most."),
         click.option(
-            "--client", metavar="NAME", shell_complete=names_from(_clients), help="Client protocol of a tool (list)."
+            "--client", metavar="NAME", shell_complete=clients_completed, help="Client protocol of a tool (list)."
         ),
         click.option("--seed", metavar="N", help="Of everything drawn."),
         click.option(
