@@ -31,9 +31,9 @@ def known_device(system: str) -> str:
     for device in DEVICES.values():
         if whole in (_letters(device.name), _letters(device.title)):
             return device.name
-    first = re.split(r"[_ ]", system.lower())[0]
-    if first in DEVICES:
-        return first
+    for word in re.split(r"[_ -]", system.lower()):
+        if word in DEVICES and "pcie" not in whole:
+            return word
     raise UsageError(f"no device {system} (`kvbench list` shows all)")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..bench.configure import configure
 from ..bench.run import Result, run
+from ..core.config import toml_text
 from ..core.errors import UsageError
 from ..report.fidelity import Case, Figure
 from .names import known_device, known_model, known_preset
@@ -112,7 +113,4 @@ def _server_changes(server: Server) -> list[tuple[str, str]]:
 
 
 def _changes(keys: dict[str, object]) -> list[tuple[str, str]]:
-    return [
-        ("validate", f"{name}={str(value).lower() if isinstance(value, bool) else value}")
-        for name, value in keys.items()
-    ]
+    return [("validate", f"{name}={toml_text(value)}") for name, value in keys.items()]

@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 def validate(
     folder: Path, client: str = DEFAULT_CLIENT, more: Changes = (), progress: Progress | None = None
 ) -> Scores:
-    """Predict everything. more: changes of the configuration of every case. UsageError: nothing there to compare with."""
+    """Predict everything. more: changes of the configuration of every case. UsageError: nothing to compare with."""
     started = time.perf_counter()
     truth = find_truth(folder)
     not_scored = list(truth.not_scored)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ METRICS = ("ttft", "tpot", "e2el")
 STATISTICS = ("mean", "p50", "p90", "p99")
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2EL"}
 WORST = 5
+MOST_OF_A_NAME = 38
 
 
 @dataclass(frozen=True)
@@ -112,27 +113,29 @@ def fidelity_table(scores: Scores) -> str:
     """Every case, then groups, worst cases, the summary, and what was not scored."""
     deployments = [case for case in scores.cases if case.kind == "deployment"]
     others = [case for case in scores.cases if case.kind != "deployment"]
-    parts = [_deployments(deployments), *map(_run, others), _groups(scores.cases), _worst(scores.cases)]
+    tables = [
+        _deployments(group, [case for case in deployments if case.group == group])
+        for group in dict.fromkeys(case.group for case in deployments)
+    ]
+    parts = [*tables, *map(_run, others), _groups(scores.cases), _worst(scores.cases)]
     parts += [_summary(scores), _not_scored(scores.not_scored)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _deployments(cases: Sequence[Case]) -> str:
-    if not cases:
-        return ""
+def _deployments(group: str, cases: Sequence[Case]) -> str:
     rows = [
         [
-            f"{case.model} {case.engine.split(' ')[0]} {case.device} {case.dtype} tp {case.tp}",
+            f"{case.tp}",
             case.load,
             *(text for metric in ("ttft", "tpot") for text in _cells(case, metric)),
             ("?" if case.doubt else "") + ("m" if any(n.startswith("short of memory") for n in case.notes) else ""),
         ]
         for case in cases
     ]
-    header = ["deployment", "load", "TTFT", "predicted", "%", "TPOT", "predicted", "%", ""]
+    header = ["tp", "load", "TTFT", "predicted", "%", "TPOT", "predicted", "%", ""]
     clients = ", ".join(dict.fromkeys(case.client for case in cases))
-    said = f"Means in ms, measured and predicted. Client assumed: {clients}. ?: doubtful, m: short of KV memory"
-    return f"{grid(header, rows)}\n\n{note(said)}"
+    said = f"{group}: means in ms; client assumed: {clients}. ?: doubtful, m: short of KV memory"
+    return f"{note(said)}\n\n{grid(header, rows)}"
 
 
 def _cells(case: Case, metric: str) -> list[str]:
@@ -156,26 +159,37 @@ def _run(case: Case) -> str:
         ]  # fmt: skip
     head = note(f"{case.name}: {case.group}, tp {case.tp}; {case.load}; step times {case.step_times}")
     told = "".join(f"\n{note(text)}" for text in (case.doubt, *case.notes) if text)
-    return f"{head}\n\n{grid(['ms', '', 'measured', 'predicted', 'error %'], rows)}{told}"
+    return f"{head}\n\n{grid(['ms', '', 'measured', 'predicted', 'error %'], rows, _NAMES)}{told}"
+
+
+_GROUPS: tuple[Callable[[Case], str], ...] = (
+    lambda case: case.group,
+    lambda case: f"tp {case.tp}",
+    lambda case: f"{case.prompt_tokens:,} in" if case.prompt_tokens else "",
+    lambda case: f"{case.output_tokens:,} out" if case.output_tokens else "",
+    lambda case: _load_class(case.concurrency),
+)
+"""What a case has in common with others; "": nothing."""
 
 
 def _groups(cases: Sequence[Case]) -> str:
     """Bias by what cases have in common, deployments and runs apart."""
     rows = []
-    for title, of in (
-        ("server", lambda case: case.group),
-        ("tp", lambda case: f"tp {case.tp}"),
-        ("prompt", lambda case: f"{case.prompt_tokens:,} in" if case.prompt_tokens else ""),
-        ("output", lambda case: f"{case.output_tokens:,} out" if case.output_tokens else ""),
-        ("load", lambda case: _load_class(case.concurrency)),
-    ):
-        names = dict.fromkeys(name for case in cases if (name := of(case)))
-        for i, name in enumerate(names if title == "server" else sorted(names, key=_natural)):
-            rows.append([title if i == 0 else "", name, *_spreads([case for case in cases if of(case) == name])])
-    return f"{grid(['group', '', *_SPREADS], rows)}" if cases else ""
+    for of in _GROUPS:
+        names = list(dict.fromkeys(name for case in cases if (name := of(case))))
+        for name in names if of is _GROUPS[0] else sorted(names, key=_natural):
+            alike = [case for case in cases if of(case) == name]
+            rows.append([_short(name), *_spreads(alike)])
+    said = "%: the median error with its sign; median and p90 of its size"
+    return f"{grid(['group', *_SPREADS], rows)}\n\n{note(said)}" if cases else ""
 
 
-_SPREADS = ("n", "TTFT bias", "median", "p90", "TPOT bias", "median", "p90")
+_SPREADS = ("n", "TTFT %", "median", "p90", "TPOT %", "median", "p90")
+_NAMES = ("left", "left", *["right"] * 7)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MOST_OF_A_NAME else f"{name[: MOST_OF_A_NAME - 3]}..."
 
 
 def _spreads(cases: Sequence[Case]) -> list[str]:
@@ -205,10 +219,14 @@ def _worst(cases: Sequence[Case]) -> str:
     for metric in ("ttft", "tpot"):
         ranked = sorted((c for c in cases if np.isfinite(c.error(metric))), key=lambda c: -abs(c.error(metric)))
         rows += [
-            [TITLES[metric] if i == 0 else "", f"{100 * case.error(metric):+.1f}", case.name[:60], case.doubt[:24]]
+            [TITLES[metric] if i == 0 else "", f"{100 * case.error(metric):+.1f}", _about(case)]
             for i, case in enumerate(ranked[:WORST])
         ]
-    return grid(["worst", "%", "", ""], rows) if rows else ""
+    return grid(["worst", "%", ""], rows, ("left", "right", "left")) if rows else ""
+
+
+def _about(case: Case) -> str:
+    return _short(f"{case.model} {case.engine.split(' ')[0]} tp {case.tp}, {case.load}") + (" ?" if case.doubt else "")
 
 
 def _summary(scores: Scores) -> str:
@@ -222,7 +240,8 @@ def _summary(scores: Scores) -> str:
                 if found is not None:
                     values = (f"{v:.1f}" for v in (found.median, found.p90, found.worst))
                     rows.append([kind, TITLES[metric], statistic, str(found.cases), *values, f"{found.bias:+.1f}"])
-    table = grid(["|error| %", "", "", "n", "median", "p90", "worst", "bias"], rows) if rows else ""
+    header = ["|error| %", "", "", "n", "median", "p90", "worst", "bias"]
+    table = grid(header, rows, ("left", "left", "left", *["right"] * 5)) if rows else ""
     sources = Counter(case.step_times for case in scores.cases)
     lines = [f"Step times of {count}: {source}" for source, count in sources.items()]
     lines += [*scores.beside, *scores.notes]
@@ -230,4 +249,13 @@ def _summary(scores: Scores) -> str:
 
 
 def _not_scored(rows: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(["not scored:", *(note(f"{what}: {why}") for what, why in rows)]) if rows else ""
+    """A line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for what, why in rows:
+        by_reason.setdefault(why, []).append(what)
+    lines = [f"{', '.join(names[:2])}{_more(len(names) - 2)}: {why}" for why, names in by_reason.items()]
+    return "\n".join(["not scored:", *map(note, lines)]) if rows else ""
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
