@@ -132,7 +132,7 @@ def test_the_command_prints_a_table_and_writes_both_files(measured, capsys, tmp_
     assert max(map(len, out.splitlines())) <= 100
     for text in ("not scored:", "bias", "my-run", "no engine trtllm", "worst"):
         assert text in out
-    rows = list(csv.DictReader((tmp_path / "out" / "fidelity.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "out" / "fidelity.csv").read_text().splitlines()))
     assert len(rows) == 2 * 2 + 12
     document = json.loads((tmp_path / "out" / "fidelity.json").read_text())
     assert document["cases"] == 3
