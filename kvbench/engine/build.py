@@ -19,6 +19,7 @@ from ..prefix.radix import make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.shadow import make_shadow
 from ..scheduler.spent import NUM_SPENT
+from ..scheduler.stages import Stages
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
 from ..scheduler.state_columns import (
     ALLOCATIONS,
@@ -68,7 +69,7 @@ def build_engine(
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
     kind = settings.cache.kind
-    fast = settings.fast and calendar_fits(settings)
+    fast = settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
     blocks = settings.cache.num_blocks
     if blocks < 1:
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
@@ -91,6 +92,15 @@ def build_engine(
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
         "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),
+        "stages": Stages(
+            settings.serial_tokenizer,
+            settings.tokenize_ns_per_token,
+            0,
+            settings.detokenize_ns,
+            settings.output_ns_per_token,
+            0,
+            settings.detokenize_ns,
+        ),
         "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
         "journal": Journal(
             np.empty(4096, np.int64),
@@ -125,7 +135,6 @@ def build_engine(
         "held": np.zeros(num + 4, np.int64),
         "concurrency": settings.concurrency * max(settings.beam.width, 1),
         "closed_loop": settings.closed_loop,
-        "tokenize_ns": settings.tokenize_ns_per_token,
         "refuse": refuse,
         "capacity_tokens": capacity,
         "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
@@ -304,7 +313,6 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "cache_kind": CACHE_KINDS[settings.cache.kind],
         "block_tokens": settings.block_tokens,
         "max_model_len": settings.max_model_len,
-        "detokenize_ns": settings.detokenize_ns,
         "max_num_seqs": s.max_running_requests if prefill_first else s.max_num_seqs,
         "max_num_batched_tokens": s.max_num_batched_tokens,
         "chunked": s.chunked_prefill_size > 0 if prefill_first else s.enable_chunked_prefill,

@@ -15,6 +15,7 @@ from ..core.units import NEVER_NS
 from ..scheduler.backup import end_copies, next_end
 from ..scheduler.lifecycle import close_sequence
 from ..scheduler.queues import queue_back, queue_by_urgency
+from ..scheduler.stages import tokenized_ns
 from ..scheduler.state import set_state
 from ..scheduler.state_columns import (
     ARRIVED,
@@ -174,8 +175,8 @@ def _send(e, seq, now):
         if q.cancel_after[seq] >= 0:
             push_event(e, now + q.cancel_after[seq], CANCEL, seq)
     set_state(e, seq, TOKENIZING)
-    q.queued[seq] = now + e.tokenize_ns * q.prompt[seq]
-    if e.tokenize_ns > 0:
+    q.queued[seq] = tokenized_ns(e.stages, now, q.prompt[seq])
+    if q.queued[seq] > now:
         push_event(e, q.queued[seq], READY, seq)
     else:
         _enqueue(e, seq)

@@ -34,6 +34,7 @@ from ..scheduler import (
 )
 from ..scheduler.lifecycle import drop_waiting
 from ..scheduler.spent import spend
+from ..scheduler.stages import hand_out
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
     FAILED,
@@ -226,11 +227,18 @@ def one_step(e, schedule, commit, watch):
         host = e.resources[HOST]
         run_for(e, host, duration - host, e.pool.evicted - evicted)
         watch(e)
+    apply_results(e, before, commit)
+    return True
+
+
+@inline
+def apply_results(e, before, commit):
+    """A step has ended, or under overlap the one before it, since the time `before`: its tokens come out."""
     spend(e, e.now - before)
+    hand_out(e.stages, e.now, e.num_flight if e.overlap else e.num_plan)  # a chunk that is not the last counts too
     commit(e)
     if e.num_ended > 0:
         settle_ended(e)
-    return True
 
 
 @inline

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from numba import njit, types
 
 from ..core.jit import PLAIN, entry
-from ..scheduler.spent import scaled, spend
+from ..scheduler.spent import scaled
 from ..scheduler.state import Engine
 from . import loop
-from .events import settle_ended
 
 # What `plan` returns besides loop.DONE, PAUSED and FAULT.
 PLANNED, MUST_WAIT, EMPTY = 16, 17, 18
@@ -87,20 +86,14 @@ def _complete(e, host, device, evicted, commit, watch):
         e.step_prefill_ns = scaled(e.step_prefill_ns, e.step_model_ns, host + device)
     loop.run_for(e, host, device, evicted)
     watch(e)
-    spend(e, e.now - before)
-    commit(e)
-    if e.num_ended > 0:
-        settle_ended(e)
+    loop.apply_results(e, before, commit)
 
 
 def _wait(e, commit):
     """The step that ran has ended, and nothing was planned beside it."""
     before = e.now
     e.now = max(e.now, e.device_end)
-    spend(e, e.now - before)
-    commit(e)
-    if e.num_ended > 0:
-        settle_ended(e)
+    loop.apply_results(e, before, commit)
 
 
 @entry

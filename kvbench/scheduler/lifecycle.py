@@ -82,12 +82,12 @@ def count_admission(e, seq, matched):
 def begin_decode(e, slot, now):
     """A prefill is complete at `now`, the end of a step: a token comes out. True when it is the last.
 
-    The token is handed out detokenize_ns later.
+    The token is handed out stages.delay_ns later.
     """
     rec = e.slots.rec
     seq = rec[slot, SEQ]
     if rec[slot, LAST_TOKEN] < 0:
-        e.seqs.first_token[seq] = now + e.rules.detokenize_ns
+        e.seqs.first_token[seq] = now + e.stages.delay_ns
     else:
         note_gap(e.journal, now - rec[slot, LAST_TOKEN], np.int64(1))
     rec[slot, PHASE] = IN_DECODE
@@ -126,7 +126,7 @@ def close_sequence(e, seq, state, now):
     set_state(e, seq, state)
     note_end(e, seq)
     q = e.seqs
-    q.finish[seq] = now + e.rules.detokenize_ns if state == FINISHED else now
+    q.finish[seq] = now + e.stages.delay_ns if state == FINISHED else now
     e.ended[e.num_ended] = seq
     e.num_ended += 1
     e.num_done += 1

@@ -18,6 +18,7 @@ from ..prefix.keys import BlockKeys
 from ..prefix.radix import RadixTree
 from .calendar import Calendar
 from .shadow import Shadow
+from .stages import Stages
 from .state_columns import BAD_TRANSITION
 
 
@@ -108,7 +109,6 @@ class Rules:
     cache_kind: "i8"
     block_tokens: "i8"
     max_model_len: "i8"
-    detokenize_ns: "i8"
     max_num_seqs: "i8"
     max_num_batched_tokens: "i8"
     chunked: "b1"
@@ -206,6 +206,7 @@ class Engine:
     calendar: "Calendar"
     costs: "CostTables"
     backups: "Operations"
+    stages: "Stages"
     shadow: "Shadow"
     journal: "Journal"
     plan: "i8[:,::1]"
@@ -246,7 +247,6 @@ class Engine:
     in_flight: "i8"
     concurrency: "i8"
     closed_loop: "b1"
-    tokenize_ns: "i8"
     refuse: "b1"
     capacity_tokens: "i8"
     queue_head: "i8"
