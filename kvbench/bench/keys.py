@@ -12,6 +12,7 @@ from ..core.keys import Key
 from ..costs.keys import COST_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
 from ..metrics.keys import SLO_KEYS
+from ..offline.keys import OFFLINE_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
 from ..scheduler.presets import DEFAULT_PRESET
 from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
@@ -81,5 +82,6 @@ def key_tree() -> KeyTree:
         *COST_KEYS,
         *FAULT_KEYS,
         *SLO_KEYS,
+        *OFFLINE_KEYS,
     )
     return KeyTree(keys, PHASE_KEYS)

@@ -100,7 +100,7 @@ def run(
         journal, counters = simulation.journal(), simulation.counters()
         refused = _refusals(requests, journal, system.settings)
     with stages.stage("bounds"):
-        bounds = run_bounds(requests, simulation.block_keys(), journal, system.settings)
+        bounds = run_bounds(simulation)
     with stages.stage("metrics"):
         summary = summarise(journal, requests, counters, bounds, Slo(**system.config.section("slo")))
         target = target_notes(system.config["sharing.hit_rate"], bounds.infinite, counters.admitted_prompt_tokens)

@@ -11,7 +11,7 @@ import click
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK
 from .options import configured
 from .progress import ProgressBar
-from .run import STDOUT, cache_state, quiet_compiler, say, write_files
+from .run import STDOUT, changes_of, quiet_compiler, say, write_files
 
 if TYPE_CHECKING:
     from ..bench.run import Result
@@ -25,7 +25,7 @@ def run_points(parameters: dict[str, Any]) -> int:
     from ..sweep.grid import make_points, parse_axis
 
     axes = [parse_axis(text) for text in parameters["grids"]]
-    points = make_points(axes, lambda changes: configured(parameters, [*cache_state(parameters), *changes]))
+    points = make_points(axes, lambda changes: configured(parameters, [*changes_of(parameters), *changes]))
     if parameters["plot"] is not None:
         from ..report.plot import check_plot
 

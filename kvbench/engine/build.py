@@ -14,7 +14,7 @@ from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
 from ..prefix.eviction.own_file import find_policy
 from ..prefix.eviction.policies import Policy
-from ..prefix.keys import block_keys
+from ..prefix.keys import BlockKeys, block_keys
 from ..prefix.radix import make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.shadow import make_shadow
@@ -46,12 +46,19 @@ _RING_ORDERS = ("append", "sorted-front")
 
 
 def build_engine(
-    requests: Requests, settings: EngineSettings, costs: CostTables, *, refuse: bool = True, log: int = 0
+    requests: Requests,
+    settings: EngineSettings,
+    costs: CostTables,
+    *,
+    refuse: bool = True,
+    log: int = 0,
+    keys: BlockKeys | None = None,
 ) -> Engine:
     """State of an engine at t = 0.
 
     refuse   refuse at arrival what could never run; recordings of real engines are replayed without
     log      how many evictions to record, for tests
+    keys     of the blocks of these requests, where they are known and there are no beams
     """
     requests.check()
     check_rules(settings)
@@ -88,7 +95,7 @@ def build_engine(
         "pool": make_pool(blocks, free_order(settings)),
         "tree": make_tree(blocks, policy, log, block_ns, settings.seed) if kind == "radix" else make_tree(1, "lru"),
         "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
-        "block_keys": block_keys(requests, bt),
+        "block_keys": block_keys(requests, bt) if keys is None or settings.beam.width else keys,
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
         "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),

@@ -146,7 +146,7 @@ def deliver(e):
 def _arrive(e, seq):
     """A client wants to send: refused if it could never run, held back by the concurrency cap, or sent."""
     q = e.seqs
-    if e.refuse and (q.output[seq] < 1 or _too_large(e, seq)):
+    if is_refused(e, seq):
         q.queued[seq] = q.arrival[seq]
         close_sequence(e, seq, REFUSED, q.arrival[seq])
         return
@@ -160,9 +160,10 @@ def _arrive(e, seq):
 
 
 @inline
-def _too_large(e, seq):
+def is_refused(e, seq):
+    """Whether a sequence is refused at arrival: it asks for nothing, or for more than could ever run."""
     whole = e.seqs.prompt[seq] + e.seqs.max_tokens[seq]
-    return whole > e.capacity_tokens or whole > e.rules.max_model_len
+    return e.refuse and (e.seqs.output[seq] < 1 or whole > e.capacity_tokens or whole > e.rules.max_model_len)
 
 
 @jit

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .record import SCHEMA, RunRecord
+from .replay_table import replay_notes, rules
 from .run_json import summary_document
-from .table import REPLAY_BOUNDS, RUN_BOUNDS, WIDTH, grid, note
+from .table import RUN_BOUNDS, WIDTH, grid, note
 
 CAPACITY, POLICY = "cache.blocks", "cache.eviction"
 
@@ -104,6 +105,7 @@ def grid_document(result: Grid) -> dict[str, Any]:
         "run": result.run,
         "complete": result.complete,
         "cache_only": result.cache_only,
+        **({"rules": rules(_strictest(result))} if result.cache_only else {}),
         "keys": list(result.keys),
         "points": points,
     }
@@ -127,7 +129,7 @@ def _curve(result: Grid) -> str:
         cells += [miss(bounds, f"hit_rate_tokens_{bound}") for bound in ("optimum", "infinite")]
         rows.append([_grouped(capacity), *map(_percent, cells)])
     table = grid(["blocks", *policies, "optimum", "infinite"], rows)
-    return f"miss ratio, % of prompt tokens\n\n{table}\n\n{note(REPLAY_BOUNDS)}"
+    return f"miss ratio, % of prompt tokens\n\n{table}\n\n{_notes(result)}"
 
 
 def _policy(result: Grid, row: GridRow) -> str:
@@ -144,8 +146,20 @@ def _points(result: Grid) -> str:
         ]
         text = grid(header, rows)
         if len(columns) == 1 or max(map(len, text.splitlines())) <= WIDTH:
-            return f"{text}\n\n{note(REPLAY_BOUNDS if result.cache_only else RUN_BOUNDS)}"
+            return f"{text}\n\n{_notes(result)}"
         columns.popitem()
+
+
+def _notes(result: Grid) -> str:
+    """What the bounds are, and under --cache-only the rules."""
+    if not result.cache_only:
+        return note(RUN_BOUNDS)
+    return replay_notes(_strictest(result))
+
+
+def _strictest(result: Grid) -> Mapping[str, Any]:
+    """Figures of the point that refuses most."""
+    return max((row.figures for row in result.rows if row.figures), key=lambda figures: int(figures["refused"]))
 
 
 def short_names(keys: tuple[str, ...]) -> list[str]:

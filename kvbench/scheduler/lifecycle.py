@@ -66,6 +66,7 @@ def count_admission(e, seq, matched):
     note_admission(e, seq)
     if q.scheduled[seq] < 0:
         q.scheduled[seq] = e.now
+        q.asked[seq] = 1
         q.cached[seq] = matched
         e.matched_tokens += matched
         e.admitted_tokens += q.prompt[seq]

@@ -33,6 +33,7 @@ class Sequences:
     present      leading tokens whose KV comes with it
     backed       whole blocks from its start that are copied to host memory, or being copied
     lost         tokens that were computed when it was preempted last
+    asked        1 = its first admission looked for its prompt; who waits for another's prompt (FOLLOWS) asks for none
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list
@@ -62,6 +63,7 @@ class Sequences:
     first_token: "i8[::1]"
     last_token: "i8[::1]"
     finish: "i8[::1]"
+    asked: "i8[::1]"
     cached: "i8[::1]"
     present: "i8[::1]"
     backed: "i8[::1]"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..bench.keys import key_tree
-from ..bench.replay import beside
+from ..bench.replay import offline_view
 from ..bench.run import Progress, Result, run
 from ..bench.step_times import step_costs
 from ..core.errors import UsageError
-from ..offline.curve import Offline, is_stack, lru_curve
 from ..offline.replay import check_replay, replay_cache
 from ..report.grid import Grid, GridRow, run_figures
 from ..workload.build import build_workload, workload_part
@@ -20,8 +19,8 @@ from .grid import Axis, Point
 Keep = Callable[[int, Result], None]
 """Called with the number of a point and its result, which is not kept here."""
 
-NOT_OF_A_CURVE = ("seconds", "hit_rate_ids")
-"""Figures of a replay that one pass over all capacities does not give."""
+SHARED_BY = ("block_tokens", "offline.answers", "offline.warm_up")
+"""Keys on which what replays of one workload share depends."""
 
 
 def run_grid(
@@ -48,8 +47,6 @@ def run_grid(
                 progress(len(figures) + len(errors), len(points))
     except KeyboardInterrupt:
         complete = False
-    if complete and not figures:
-        raise UsageError(f"no point of the grid could run; the first: {errors[0]}")
     return _grid(axes, points, figures, errors, cache_only=False, complete=complete)
 
 
@@ -58,34 +55,27 @@ def replay_grid(axes: Sequence[Axis], points: Sequence[Point], progress: Progres
     for point in points:
         check_replay(point.system.settings)
     figures: dict[int, dict[str, Any]] = {}
+    errors: dict[int, str] = {}
     complete = True
     try:
-        for group in groups(points, lambda point: (point.system.settings.block_tokens,)):
-            requests, _ = build_workload(points[group[0]].system.config.tree())
+        for group in groups(points, lambda point: tuple(point.system.config[key] for key in SHARED_BY)):
+            config = points[group[0]].system.config
+            requests, _ = build_workload(config.tree())
             requests.check()
-            offline = Offline(requests, points[group[0]].system.settings.block_tokens)
-            for index, found in _replays(offline, points, group):
-                figures[index] = found
-                progress(len(figures), len(points))
+            offline = offline_view(requests, config)
+            for index in group:
+                system = points[index].system
+                costs = step_costs(system).tables
+                try:
+                    found = replay_cache(offline, system.settings, costs)
+                except UsageError as error:
+                    errors[index] = str(error)
+                else:
+                    figures[index] = {name: value for name, value in found.items() if name != "seconds"}
+                progress(len(figures) + len(errors), len(points))
     except KeyboardInterrupt:
         complete = False
-    return _grid(axes, points, figures, {}, cache_only=True, complete=complete)
-
-
-def _replays(offline: Offline, points: Sequence[Point], group: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, figures) of the points of one group: those of one pass first."""
-    systems = {index: points[index].system.settings for index in group}
-    bounds = dict(zip(group, offline.bounds([s.cache.num_blocks for s in systems.values()]), strict=True))
-    stack = [index for index in group if is_stack(systems[index])]
-    for index, found in zip(stack, lru_curve(offline, [systems[i] for i in stack]), strict=True):
-        yield index, beside(found, bounds[index])
-    for index in group:
-        if index not in stack:
-            system = points[index].system
-            costs = step_costs(system).tables
-            found = replay_cache(offline.requests, system.settings, costs, offline.keys)
-            kept = {name: value for name, value in found.items() if name not in NOT_OF_A_CURVE}
-            yield index, beside(kept, bounds[index])
+    return _grid(axes, points, figures, errors, cache_only=True, complete=complete)
 
 
 def groups(points: Sequence[Point], more: Callable[[Point], tuple[Any, ...]]) -> list[list[int]]:
@@ -105,7 +95,9 @@ def _grid(
     cache_only: bool,
     complete: bool,
 ) -> Grid:
-    """Rows in the order of the points, those that were not reached left out."""
+    """Rows in the order of the points, those that were not reached left out. UsageError: there is not a figure."""
+    if complete and not figures:
+        raise UsageError(f"no point of the grid could run; the first: {errors[0]}")
     done = sorted({*figures, *errors})
     rows = tuple(GridRow(points[i].values, _sized(figures, points, i), errors.get(i, "")) for i in done)
     first = points[0]

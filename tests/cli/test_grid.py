@@ -11,7 +11,7 @@ import pytest
 from kvbench.cli import call
 
 SMALL = ["--num-prompts", "20", "--request-rate", "10", "--set", "lengths.prompt=60", "--set", "lengths.output=6"]
-BLOCKS = ["--grid", "cache.blocks=40..160*2"]
+BLOCKS = ["--grid", "cache.blocks=800..3200*2"]
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def test_a_curve_on_stdout_as_table_csv_and_json(capsys, tmp_path):
     assert call(command) == 0
     table = capsys.readouterr().out.split("\n\n")[1].splitlines()
     assert table[0].split() == ["blocks", "lru", "fifo", "optimum", "infinite"]
-    assert [line.split()[0] for line in table[2:]] == ["40", "80", "160"]
+    assert [line.split()[0] for line in table[2:]] == ["800", "1,600", "3,200"]
     assert call([*command, "-o", "-"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + 6
     assert call([*command, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["points"][1]["grid"] == {"cache.blocks": "40", "cache.eviction": "fifo"}
+    assert document["points"][1]["grid"] == {"cache.blocks": "800", "cache.eviction": "fifo"}
     assert call([*command, "-o", str(tmp_path / "c"), "-q"]) == 0
     assert [p.name for p in (tmp_path / "c").iterdir()] == ["grid.csv"]
 

@@ -137,17 +137,23 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path, capsys):
     assert call(["run", "--trace", str(trace), "--skip-bad-rows"]) == 0
 
 
-def test_cache_only_prints_hit_rates(scenario, capsys):
+def test_cache_only_prints_hit_rates_and_their_rules(scenario, capsys):
     assert call(["run", scenario, "--cache-only"]) == 0
-    rates, note = capsys.readouterr().out.split("\n\n")
-    names = ["hit_rate_tokens", "hit_rate_tokens_infinite", "hit_rate_tokens_optimum", "requests", "blocks"]
-    assert [line.split()[0] for line in rates.splitlines()] == names
-    assert rates.splitlines()[0].split()[1] == "0.2500"
-    assert "exact for such a cache, a bound for every policy" in " ".join(note.split())
-    assert call(["run", scenario, "--cache-only", "--json"]) == 0
+    rates, counts, *notes = capsys.readouterr().out.split("\n\n")
+    names = ["hit_rate_tokens", "hit_rate_tokens_infinite", "hit_rate_tokens_optimum"]
+    assert [line.split()[0] for line in rates.splitlines()[2:]] == names
+    assert rates.splitlines()[2].split(maxsplit=2)[1:] == [
+        "0.2500", "of prompt tokens, as a run finds them whose requests lie far apart"
+    ]  # fmt: skip
+    assert "exact for such a cache, a bound for every policy" in " ".join(notes[-1].split())
+    assert "answers enter the cache as in a run" in notes[0]
+    assert all(max(map(len, part.splitlines())) <= 100 for part in (rates, counts, *notes))
+    assert call(["run", scenario, "--cache-only", "--no-answers", "--warm-up", "0.5", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert list(document) == names
-    assert document["hit_rate_tokens_infinite"] == document["hit_rate_tokens_optimum"] == 0
+    assert (document["answers"], document["warm_up"]) == (False, 0.5)
+    assert document["counted"] == document["requests"] - document["requests"] // 2
+    assert "prompts alone enter the cache" in document["rules"]["answers"]
+    assert "the first 50 % of the requests" in document["rules"]["warm_up"]
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -228,6 +234,9 @@ def test_a_fault_of_kvbench_is_one_line_and_a_trace_for_who_asks(monkeypatch, sc
         (["chat", "--request-rate", "-1"], "--request-rate arrivals.rate=-1: arrivals.rate must be at least"),
         (["chat", "--steps"], "give a folder with -o DIR"),
         (["chat", "--cache-only", "-o", "x"], "writes no files"),
+        (["chat", "--no-answers"], "add --cache-only"),
+        (["chat", "--warm-up", "0.1"], "add --cache-only"),
+        (["chat", "--cache-only", "--warm-up", "1.5"], "offline.warm_up"),
         (["chat", "-o", __file__], "a file with this name exists"),
         (["chat", "--nope"], "No such option"),
         (["chat", "chat"], "unexpected extra argument"),
