@@ -122,6 +122,7 @@ def measured_settings(settings: EngineSettings) -> EngineSettings:
     return replace(
         settings,
         cache=cache,
+        tokenize_ns_per_request=0,
         tokenize_ns_per_token=0,
         detokenize_ns=0,
         output_ns_per_token=0,

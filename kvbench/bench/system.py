@@ -216,6 +216,7 @@ def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_
         ),
         batching=config["batching"],
         overlap=config["overlap"],
+        tokenize_ns_per_request=round(costs.tokenize_us_per_request * NS_PER_US),
         tokenize_ns_per_token=round(costs.tokenize_us_per_token * NS_PER_US),
         serial_tokenizer=costs.serial_tokenizer,
         detokenize_ns=round(costs.detokenize_us_per_token * NS_PER_US),

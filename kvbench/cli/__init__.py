@@ -14,6 +14,7 @@ import click
 
 from .. import __version__
 from ..core.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
+from .calibrate import calibrate_command
 from .capacity import capacity_command
 from .compare import ab_command, compare_command
 from .completion import completion_command
@@ -70,6 +71,7 @@ app.add_command(doctor_command, "doctor")
 app.add_command(device_command, "device")
 app.add_command(completion_command, "completion")
 app.add_command(validate_command, "validate")
+app.add_command(calibrate_command, "calibrate")
 app.add_command(report_command, "report")
 app.add_command(plot_command, "plot")
 give_verbose(app)

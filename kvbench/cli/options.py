@@ -61,7 +61,10 @@ keys_completed = names_from(_keys)
 """Of an option whose value begins with a key."""
 
 clients_completed = names_from(_clients)
-"""Of --client."""
+presets_completed = names_from(_presets)
+models_completed = names_from(_models)
+devices_completed = names_from(_devices)
+"""Of the options of these names."""
 
 
 def configuration_options(command: F) -> F:

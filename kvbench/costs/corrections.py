@@ -13,7 +13,7 @@ step_overhead_us = 1700.0
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from .axes import Grid, Line
 from .keys import COST_KEYS
 from .step_times import StepTimes, Wanted
 
-_SCALES = ("linear", "head", "communication", "prefill", "decode", "mixed", "launch")
+SCALES = ("linear", "head", "communication", "prefill", "decode", "mixed", "launch")
 _KEYS = ("base", "source", "error", "scale", "host")
 
 
@@ -35,7 +35,7 @@ def read_corrections(path: Path) -> dict[str, Any]:
     if unknown or not isinstance(tree.get("base"), str):
         wrong = f"{unknown[0]} is not one of its keys" if unknown else "base is missing"
         raise UsageError(f"{path}: {wrong}; a device file has {', '.join(_KEYS)}")
-    _check(path, "scale", tree.setdefault("scale", {}), _SCALES, low=0.01)
+    _check(path, "scale", tree.setdefault("scale", {}), SCALES, low=0.01)
     hosts = tuple(key.name.removeprefix("costs.") for key in COST_KEYS if key.unit == "us")
     _check(path, "host", tree.setdefault("host", {}), hosts, low=0.0)
     if tree["base"].endswith(".toml"):
@@ -49,11 +49,19 @@ def corrected(path: Path, find: Callable[[Wanted], StepTimes], wanted: Wanted) -
     """The step times of the base with the corrections on them. find: those of another source."""
     tree = read_corrections(path)
     base = find(replace(wanted, device=tree["base"], step_times=""))
-    scale = {name: float(tree["scale"].get(name, 1.0)) for name in _SCALES}
     source = f"{tree.get('source', path.name)}, on {base.origin.source}"
     return replace(
-        base,
+        scaled(base, tree["scale"]),
         origin=replace(base.origin, kind="corrected", source=source, error=str(tree.get("error", ""))),
+        host={**base.host, **tree["host"]},
+    )
+
+
+def scaled(base: StepTimes, factors: Mapping[str, float]) -> StepTimes:
+    """The step times with factors on some of their parts (SCALES)."""
+    scale = {name: float(factors.get(name, 1.0)) for name in SCALES}
+    return replace(
+        base,
         linear=_line(base.linear, scale["linear"]),
         head=_line(base.head, scale["head"]),
         communication=_line(base.communication, scale["communication"]),
@@ -62,7 +70,6 @@ def corrected(path: Path, find: Callable[[Wanted], StepTimes], wanted: Wanted) -
         mixed=_grid(base.mixed, scale["mixed"]),
         prefill_step_ns=base.prefill_step_ns * scale["prefill"],
         launch_ns=base.launch_ns * scale["launch"],
-        host={**base.host, **tree["host"]},
     )
 
 

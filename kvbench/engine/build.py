@@ -101,6 +101,7 @@ def build_engine(
         "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),
         "stages": Stages(
             settings.serial_tokenizer,
+            settings.tokenize_ns_per_request,
             settings.tokenize_ns_per_token,
             0,
             settings.detokenize_ns,

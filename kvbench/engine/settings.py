@@ -110,6 +110,7 @@ class EngineSettings:
     """continuous, static (a batch is formed when the engine is empty and runs to its longest member)"""
     overlap: bool = False
     """A step is planned while the one before runs; results come a step late."""
+    tokenize_ns_per_request: int = 0
     tokenize_ns_per_token: int = 0
     serial_tokenizer: bool = False
     """One prompt after the other, in the order in which they are sent."""

@@ -44,16 +44,16 @@ def _deployment(row: Row, source: str, line: int) -> Deployment:
         model=row["model_path"].strip(),
         system=row["system"].strip(),
         dtype=_dtype(row),
-        tp=_count(row, "tp_size"),
-        pp=_count(row, "pp_size"),
-        dp=_count(row, "attention_dp_size"),
-        ep=_count(row, "moe_ep_size"),
+        tp=_ranks(row, "tp_size"),
+        pp=_ranks(row, "pp_size"),
+        dp=_ranks(row, "attention_dp_size"),
+        ep=_ranks(row, "moe_ep_size"),
     )
     measured = {
         ("ttft", "mean"): _positive(row, "silicon_ttft_ms"),
         ("tpot", "mean"): _positive(row, "silicon_tpot_ms"),
     }
-    prompt, output = _count(row, "isl", None), _count(row, "osl", None)
+    prompt, output = _count(row, "isl"), _count(row, "osl")
     name = (row.get("id") or "").strip() or f"{source}:{line}"
     return Deployment(name, source, server, prompt, output, slots, measured, doubt)
 
@@ -71,10 +71,14 @@ def _dtype(row: Row) -> str:
     return next((name for name in ("nvfp4", "fp8", "int8", "fp16") if name in told), "bf16").replace("nvfp4", "fp4")
 
 
-def _count(row: Row, name: str, default: int | None = 1) -> int:
+def _ranks(row: Row, name: str) -> int:
+    """1 where nothing, or 0, is told."""
     text = (row.get(name) or "").strip()
-    if not text and default is not None:
-        return default
+    return 1 if not text or _number(text, name) == 0 else _count(row, name)
+
+
+def _count(row: Row, name: str) -> int:
+    text = (row.get(name) or "").strip()
     value = _number(text, name)
     if value < 1 or value != int(value):
         raise ValueError(f"{name} is {text!r}, a count is wanted")

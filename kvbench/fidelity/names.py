@@ -5,57 +5,32 @@ from __future__ import annotations
 import re
 
 from ..core.errors import UsageError
-from ..costs.devices import DEVICES
-from ..costs.models import MODELS
+from ..costs.devices import find_hardware
+from ..costs.models import find_hub_model
 from ..scheduler.presets import PRESETS
-
-_SUFFIXES = ("-instruct", "-chat", "-base", "-hf", "-it", "-fp8", "-bf16")
-_MAKERS = ("nvidia", "geforce", "meta-", "amd", "instinct", "huawei")
 
 
 def known_model(path: str) -> str:
     """meta-llama/Meta-Llama-3.1-8B-Instruct -> llama-3.1-8b. UsageError: kvbench does not know it."""
-    name = path.rpartition("/")[2].lower().removeprefix("meta-")
-    while (shorter := _without_suffix(name)) != name:
-        name = shorter
-    if name not in MODELS:
-        raise UsageError(f"no model {path} ({', '.join(sorted(MODELS)[:4])}, ...; `kvbench list` shows all)")
-    return name
+    return find_hub_model(re.sub(r"-(fp8|bf16)$", "", path, flags=re.IGNORECASE)).name
 
 
 def known_device(system: str) -> str:
-    """h200_sxm, NVIDIA GeForce RTX 4090, RTXPRO6000 -> h200, rtx-4090, rtx-pro-6000. UsageError: not known."""
-    whole = _letters(system)
-    for maker in _MAKERS:
-        whole = whole.replace(_letters(maker), "")
-    for device in DEVICES.values():
-        if whole in (_letters(device.name), _letters(device.title)):
-            return device.name
-    for word in re.split(r"[_ -]", system.lower()):
-        if word in DEVICES and "pcie" not in whole:
-            return word
-    raise UsageError(f"no device {system} (`kvbench list` shows all)")
+    """h200_sxm, NVIDIA GeForce RTX 4090, NVIDIA H100 80GB HBM3 -> h200, rtx-4090, h100. UsageError: not known."""
+    words = re.sub(r"(?i)nvidia|geforce|\b\d+ ?gb\b|hbm\w*|accelerator", " ", system).replace("_", " ").split()
+    return find_hardware("".join(words)).name
 
 
 def known_preset(engine: str, version: str) -> str:
     """The preset of this engine whose version is nearest below, else the oldest. UsageError: no such engine."""
-    own = {name: _numbers(name) for name in PRESETS if name.startswith(f"{engine.lower()}-")}
+    own = {name: numbers(name) for name in PRESETS if name.startswith(f"{engine.lower()}-")}
     if not own:
         raise UsageError(f"no engine {engine} ({', '.join(PRESETS)})")
-    below = [name for name in own if own[name] <= _numbers(version)]
+    below = [name for name in own if own[name] <= numbers(version)]
     return max(below, key=lambda name: own[name]) if below else min(own, key=lambda name: own[name])
 
 
-def _without_suffix(name: str) -> str:
-    name = re.sub(r"-\d{4}$", "", name)
-    return next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
     """0.5.6.post2 -> (0, 5, 6)."""
-    found = re.search(r"\d+(\.\d+)+", text)
+    found = re.search(r"\d+(\.\d+)+", version)
     return tuple(int(part) for part in found.group().split(".")) if found else ()

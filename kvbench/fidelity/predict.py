@@ -45,6 +45,15 @@ def predict_deployment(truth: Deployment, client: str, more: Changes = ()) -> Ca
 def predict_run(truth: ServerRun, more: Changes = ()) -> Case:
     """Send the requests of a run again, at their times. UsageError: kvbench has nothing for it, or they do not end."""
     _check_served(truth.server)
+    configured = configure(None, changes=[*run_changes(truth), *more])
+    times = read_times(truth)
+    result = run(configured, record_steps=True, workload=(replayed(times, truth.name), None))
+    case = _case(truth, "run", result, measured_figures(times), predicted_figures(result.journal))
+    return replace(case, load=f"{len(result.requests)} requests as they came")
+
+
+def run_changes(truth: ServerRun) -> Changes:
+    """The keys that a run's own files say: server, sizes, KV blocks, overlap."""
     arguments = truth.arguments
     keys = {
         "scheduler.max_num_seqs": arguments.get("max_num_seqs") or 0,
@@ -55,11 +64,7 @@ def predict_run(truth: ServerRun, more: Changes = ()) -> Case:
         "block_tokens": truth.block_tokens,
         "overlap": truth.overlap,
     }
-    configured = configure(None, changes=[*_server_changes(truth.server), *_changes(keys), *more])
-    times = read_times(truth)
-    result = run(configured, record_steps=True, workload=(replayed(times, truth.name), None))
-    case = _case(truth, "run", result, measured_figures(times), predicted_figures(result.journal))
-    return replace(case, load=f"{len(result.requests)} requests as they came")
+    return [*_server_changes(truth.server), *_changes(keys)]
 
 
 def _case(truth: Deployment | ServerRun, kind: str, result: Result, measured: Figures, predicted: Figures) -> Case:

@@ -15,13 +15,15 @@ class Stages:
     """Times in ns.
 
     serial                   prompts are tokenised one after the other
-    input_ns, input_free     of a prompt token; when the stage has done all that it has got
+    request_ns, input_ns     of a prompt, and of each of its tokens
+    input_free               when the stage has done all that it has got
     fixed_ns                 after its step a token is handed out, whatever the load
-    output_ns, output_free   of a token, beside fixed_ns; as above
+    output_ns, output_free   of a token, beside fixed_ns; as for the input
     delay_ns                 after its step a token of the step that is committed is handed out
     """
 
     serial: "b1"
+    request_ns: "i8"
     input_ns: "i8"
     input_free: "i8"
     fixed_ns: "i8"
@@ -34,7 +36,7 @@ class Stages:
 def tokenized_ns(s, now, tokens):
     """When a prompt that is sent now has become tokens."""
     begin = max(now, s.input_free) if s.serial else now
-    s.input_free = begin + s.input_ns * tokens
+    s.input_free = begin + s.request_ns + s.input_ns * tokens
     return s.input_free
 
 

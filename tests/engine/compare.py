@@ -117,6 +117,7 @@ def run_reference(asks: list[Ask], settings: EngineSettings, tables: CostTables)
         num_blocks=settings.cache.num_blocks,
         capacity_tokens=capacity_tokens(settings),
         max_model_len=settings.max_model_len,
+        tokenize_ns_per_request=settings.tokenize_ns_per_request,
         tokenize_ns_per_token=settings.tokenize_ns_per_token,
         serial_tokenizer=settings.serial_tokenizer,
         detokenize_ns=settings.detokenize_ns,

@@ -30,6 +30,7 @@ ROWS = (
     "f,vllm,0.19.0,Qwen/Qwen3-32B,h100_sxm,,,200,9,2,2,2,4,,1,50.0,18.0",
     "g,vllm,0.19.0,Qwen/Qwen3-32B,h100_sxm,,,200,9,2,2,2,1,8,1,50.0,18.0",
     "h,vllm,0.19.0,Qwen/Qwen3-32B,h100_sxm,,,200,9,2,2,2,1,,1,,18.0",
+    "j,vllm,0.19.0,Qwen/Qwen3-32B,h100_sxm,fp8,,200,9,2,2,2,1,,0.0,50.0,18.0",
     "i,vllm,0.19.0,Qwen/Qwen3-32B,h100_sxm,,,200,9,,,2,1,,1,50.0,18.0",
 )
 FEW = ("client.prompts_per_slot=2", "client.warm_up_per_slot=0")
@@ -78,16 +79,16 @@ def changes(*texts: str) -> list[tuple[str, str]]:
 
 def test_everything_is_compared_or_listed_with_its_reason(measured):
     scores = validate(measured, more=())
-    assert {case.name for case in scores.cases} == {"a", "b", "my-run"}
+    assert {case.name for case in scores.cases} == {"a", "b", "j", "my-run"}
     why = dict(scores.not_scored)
-    assert set(why) == {"other.csv", "c", "d", "e", "f", "g", "deep/any-name.csv:9", "deep/any-name.csv:10"}
+    assert set(why) == {"other.csv", "c", "d", "e", "f", "g", "deep/any-name.csv:9", "deep/any-name.csv:11"}
     assert "no engine trtllm" in why["c"]
-    assert "no model who/knows-7b" in why["d"]
-    assert "no device abacus" in why["e"]
+    assert "who/knows-7b" in why["d"]
+    assert "abacus" in why["e"]
     assert "pipeline" in why["f"]
     assert "replicas" in why["g"]
     assert "silicon_ttft_ms" in why["deep/any-name.csv:9"]
-    assert "neither silicon_concurrency nor batch_size" in why["deep/any-name.csv:10"]
+    assert "neither silicon_concurrency nor batch_size" in why["deep/any-name.csv:11"]
     by_name = {case.name: case for case in scores.cases}
     assert (by_name["b"].dtype, by_name["b"].doubt != "", by_name["a"].doubt) == ("fp8", True, "")
     assert len(by_name["my-run"].figures) == 12
@@ -136,9 +137,9 @@ def test_the_command_prints_a_table_and_writes_both_files(measured, capsys, tmp_
     for text in ("not scored:", "bias", "my-run", "no engine trtllm", "worst"):
         assert text in out
     rows = list(csv.DictReader((tmp_path / "out" / "fidelity.csv").read_text().splitlines()))
-    assert len(rows) == 2 * 2 + 12
+    assert len(rows) == 3 * 2 + 12
     document = json.loads((tmp_path / "out" / "fidelity.json").read_text())
-    assert document["cases"] == 3
+    assert document["cases"] == 4
     assert len(document["not_scored"]) == 8
     assert call(["validate", str(measured), "-q", "--json", *sets]) == 0
     printed = json.loads(capsys.readouterr().out)

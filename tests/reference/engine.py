@@ -59,6 +59,7 @@ class Options:
     num_blocks: int
     capacity_tokens: int
     max_model_len: int
+    tokenize_ns_per_request: int = 0
     tokenize_ns_per_token: int = 0
     serial_tokenizer: bool = False
     detokenize_ns: int = 0
@@ -311,11 +312,14 @@ class TimedEngine:
                 self._push(sent_ns + ask.cancel_ns, CANCEL, row)
         row.state = "tokenizing"
         begin_ns = max(sent_ns, self._input_free) if self.options.serial_tokenizer else sent_ns
-        row.ready_ns = self._input_free = begin_ns + self.options.tokenize_ns_per_token * row.num_prompt
+        row.ready_ns = self._input_free = begin_ns + self._tokenize_ns(row)
         if row.ready_ns > sent_ns:
             self._push(row.ready_ns, READY, row)
         else:
             self._enqueue(row)
+
+    def _tokenize_ns(self, row):
+        return self.options.tokenize_ns_per_request + self.options.tokenize_ns_per_token * row.num_prompt
 
     def _enqueue(self, row):
         if row.state == "tokenizing":  # else cancelled meanwhile
