@@ -70,14 +70,14 @@ def configure(target: str | None, trace: str | None = None, changes: Sequence[tu
 
 def _run_name(target: str | None, trace: str | None) -> str:
     if trace is not None:
-        return Path(trace).stem
+        return Path(trace.removesuffix(".gz")).stem
     if target is None:
         return "defaults"
     return Path(target).stem if is_path(target) else target
 
 
 def _read(target: str) -> Layer:
-    if target.endswith((".jsonl", ".csv")):
+    if target.endswith((".jsonl", ".csv", ".gz")):
         raise UsageError(f"{target} looks like a trace; give it as --trace {target}")
     path = Path(target) if is_path(target) else scenario_path(target)
     tree = read_toml(path)
@@ -92,7 +92,7 @@ def _from_run(path: Path, flags: list[Layer], trace: str | None) -> Configured:
     name = str(document.get("run", path.parent.name))
     if flags:
         given = key_tree().layer(document["given"], f"{path} (given)")
-        return _configured([given], flags, Path(trace).stem if trace else name, trace is not None)
+        return _configured([given], flags, _run_name(None, trace) if trace else name, trace is not None)
     layer = key_tree().layer(document["config"], f"{path} (config)")
     configured = _configured([layer], [], name, has_trace=False, check_use=False)
     return Configured(configured.config, name, document["given"], str(document.get("fingerprint", "")))

@@ -32,6 +32,8 @@ def trace_info(requests: Requests, source: TraceInfo | None, sizes: tuple[int, .
         "path": source.path if source else "",
         "format": source.format if source else "generated",
         "sha256": source.sha256 if source else "",
+        "time_unit": source.time_unit if source else "",
+        "turns_of_rows": source.turns if source else "",
         "fingerprint": r.fingerprint(),
         "requests": len(r),
         "bad_rows": bad_rows(r.notes),

@@ -22,9 +22,11 @@ def info_table(info: Info) -> str:
         ("trace", f"{info['path']}"),
         ("format", f"{info['format']}; sha256 {info['sha256'][:16]}; fingerprint {info['fingerprint'][:16]}"),
         ("requests", f"{info['requests']:,}; {info['bad_rows']:,} bad rows left out"),
+        ("times", info["time_unit"]),
         ("arrivals", _arrivals(info)),
         ("bursts", _bursts(info)),
         ("sessions", _sessions(info)),
+        ("rows", info["turns_of_rows"]),
         ("blocks", _blocks(info)),
     ]
     lengths = [["prompt tokens", *_row(info["prompt_tokens"])], ["output tokens", *_row(info["output_tokens"])]]

@@ -21,6 +21,7 @@ import numpy as np
 from ...core.errors import UsageError
 from ...core.requests import NONE, Requests
 from ..draws import Purpose, uniforms
+from ..format import Format, names
 from ..lengths import whole_numbers
 from ..options import TraceOptions
 from ..prompts import Growing, total
@@ -69,6 +70,9 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     text = drawn("prompt_input", "num_tokens", Purpose.PROMPT, n, 1)
     output = drawn("prompt_output", "num_tokens", Purpose.OUTPUT, n, 1)
     return _requests(turns, common, prefix, text, output, options.num_prompts or n)
+
+
+FORMAT = Format(read, keys=names("filetype"), timed=False)
 
 
 def _requests(turns: I64, common: int, prefix: I64, text: I64, output: I64, most: int) -> Requests:

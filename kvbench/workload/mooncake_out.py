@@ -7,21 +7,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...core.requests import NONE, Requests
-from ...core.units import NS_PER_MS
-from ..chain import block_ids, has_own_ids
-from ..rows import I64
-from ..table import PLAIN
-from .columns import turns
+from ..core.requests import NONE, Requests
+from ..core.units import NS_PER_MS
+from .chain import block_ids, has_own_ids
+from .clock import is_doubtful
+from .formats.mooncake import BLOCK_TOKENS
+from .json_columns import turns
+from .rows import I64
+from .table import PLAIN
 
 
 def write(requests: Requests, block_tokens: int) -> Iterator[str]:
     """The lines of a file with ids of that block size."""
     r = requests
-    if has_own_ids(r, block_tokens):
-        ids, counts = r.segment_stream - 1, np.diff(r.segment_offset)
-    else:
-        ids, counts = block_ids(r, block_tokens)
+    ids, counts = _ids(r, block_tokens)
     ends = np.cumsum(counts).tolist()
     flat = ids.tolist()
     follows = _follows(r)
@@ -65,6 +64,27 @@ def losses(requests: Requests, block_tokens: int) -> list[str]:
     if np.isin(r.segment_stream, r.output_stream).any() or r.token_ids.size:
         lost.append("that later prompts hold what was generated: ids are of prompts only, so hits on it become misses")
     return lost
+
+
+def keys_to_read(requests: Requests, block_tokens: int) -> list[str]:
+    """What a reader of such a file has to be told, since the form cannot: key=value, one for each."""
+    r = requests
+    keys = [] if block_tokens == BLOCK_TOKENS else [f"trace.block_tokens={block_tokens}"]
+    before = turns(r.session_id)[1]
+    if (before != NONE).any():
+        ids, counts = _ids(r, block_tokens)
+        first = ids[np.cumsum(counts) - counts]
+        if not ((before != NONE) & (first == first[before])).any():
+            keys.append("trace.turns=whole")
+    if is_doubtful(r.arrival_ns[~_follows(r)] / NS_PER_MS, "ms"):
+        keys.append("trace.time_unit=ms")
+    return keys
+
+
+def _ids(requests: Requests, block_tokens: int) -> tuple[I64, I64]:
+    if has_own_ids(requests, block_tokens):
+        return requests.segment_stream - 1, np.diff(requests.segment_offset)
+    return block_ids(requests, block_tokens)
 
 
 def _follows(requests: Requests) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

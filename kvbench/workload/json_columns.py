@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.requests import NONE
-from ..rows import I64, Faults, shown
+from ..core.requests import NONE
+from .rows import I64, Faults, shown
 
 F64 = NDArray[np.float64]
 Row = dict[str, Any]

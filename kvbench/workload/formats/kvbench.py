@@ -17,12 +17,13 @@ import numpy as np
 from ...core.errors import UsageError
 from ...core.requests import EXPLICIT, MAX_STREAM, MAX_STREAM_TOKENS, NONE, Requests
 from ...core.units import NEVER_NS
+from ..csv_table import first_lines
+from ..format import Format
+from ..json_columns import Row, each, json_rows
 from ..options import TraceOptions
 from ..rows import I64, Faults, shown
 from ..source import Trace
 from ..table import NO_ROWS, PLAIN, request_table, taken
-from .columns import Row, each, json_rows
-from .lines import first_lines
 
 _ADVICE = "write the file again with kvbench trace convert"
 
@@ -79,6 +80,9 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     if options.num_prompts:
         return taken(requests, np.arange(min(options.num_prompts, len(requests))))
     return requests
+
+
+FORMAT = Format(read, keys=(frozenset({MARK}),))
 
 
 def _mark_links(rows: list[Row], faults: Faults, column: str) -> None:

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...core.errors import UsageError
-from ...core.requests import EXPLICIT, MAX_STREAM_TOKENS, NONE
-from ..options import TraceOptions
-from ..prompts import Growing, Piece, apart, total
-from ..rows import Faults, shown
+from ..core.errors import UsageError
+from ..core.requests import EXPLICIT, MAX_STREAM_TOKENS, NONE
+from .options import TraceOptions
+from .outputs import default_note, default_outputs
+from .prompts import Growing, Piece, apart, total
+from .rows import Faults, shown
 
 ANSWERS = ("assistant", "gpt", "chatgpt", "bing", "bard", "model")
 """Roles of the model."""
@@ -97,12 +98,13 @@ def tokens_of(asks: list[Ask], faults: Faults, options: TraceOptions) -> dict[st
 
 def _tokenized(asks: list[Ask], options: TraceOptions) -> dict[str, Any]:
     texts, prompts = _Texts(options.tokenizer), Growing()
+    asks, defaults = _with_outputs(asks, options)
     contexts: list[list[Piece]] = []
     lengths = []
     empty = 0
     for ask in asks:
         before = [] if ask.follows == NONE else contexts[ask.follows]
-        prompt = [*before, *(p for p in map(texts.piece, ask.pieces) if p[2])] or prompts.fresh(1)
+        prompt = [*before, *(p for p in map(texts.piece, ask.pieces) if p[2])] or prompts.fresh(ask.prompt_tokens or 1)
         answer = texts.piece(ask.answer) if ask.answer is not None else (EXPLICIT, 0, 0)
         stated = ask.output_tokens is not None and ask.answer is None
         output = (ask.output_tokens or 0) if stated else max(answer[2], 1)
@@ -117,12 +119,13 @@ def _tokenized(asks: list[Ask], options: TraceOptions) -> dict[str, Any]:
         **_lengths(lengths),
         **prompts.columns(),
         "token_ids": np.array(texts.ids, np.int64),
-        "notes": (*said, *_empty_note(empty)),
+        "notes": (*said, *defaults, *_empty_note(empty)),
     }
 
 
 def _estimated(asks: list[Ask], faults: Faults, options: TraceOptions) -> dict[str, Any]:
     ratio = options.chars_per_token
+    asks, defaults = _with_outputs(asks, options)
     lengths: list[tuple[int, int]] = []
     empty = guessed = 0
     for i, ask in enumerate(asks):
@@ -141,7 +144,20 @@ def _estimated(asks: list[Ask], faults: Faults, options: TraceOptions) -> dict[s
         guessed += not known
         lengths.append((max(prompt, 1), output))
     columns = _lengths(lengths)
-    return {**columns, **apart(columns["prompt_tokens"]), "notes": (*_guess_note(guessed, ratio), *_empty_note(empty))}
+    notes = (*_guess_note(guessed, ratio), *defaults, *_empty_note(empty))
+    return {**columns, **apart(columns["prompt_tokens"]), "notes": notes}
+
+
+def _with_outputs(asks: list[Ask], options: TraceOptions) -> tuple[list[Ask], tuple[str, ...]]:
+    """The requests, those that state no output and have no answer with one from trace.default_output."""
+    bare = [i for i, ask in enumerate(asks) if ask.output_tokens is None and not ask.answer]
+    if not bare or options.default_output == 0:
+        return asks, ()
+    drawn = default_outputs(len(asks), options)
+    filled = list(asks)
+    for i in bare:
+        filled[i] = replace(asks[i], answer=None, output_tokens=int(drawn[i]))
+    return filled, default_note(len(bare), len(asks))
 
 
 def _lengths(lengths: list[tuple[int, int]]) -> dict[str, Any]:
