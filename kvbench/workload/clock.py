@@ -68,7 +68,7 @@ def unit_of(times: F64, own: str, options: TraceOptions, trace: Trace, name: str
 
 
 def is_doubtful(times: F64, own: str) -> bool:
-    """Whether (n,) times in a format's own unit, without a key that says so, would be asked about, or read otherwise."""
+    """Whether (n,) times in a format's own unit would be asked about, or read otherwise, without a key."""
     try:
         return bool(times.size) and _decided(times, own, TraceOptions(), "", "")[0] != own
     except UsageError:
