@@ -19,6 +19,7 @@ class TraceOptions:
     format: str = "auto"
     block_tokens: int = 0
     time_scale: float = 1.0
+    arrivals: str = "recorded"
     rate: float = 0.0
     burstiness: float = 1.0
     start_s: float = 0.0

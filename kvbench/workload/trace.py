@@ -62,6 +62,8 @@ def _retimed(requests: Requests, form: Format, is_untimed: bool, options: TraceO
         requests = retime.window(requests, options.start_s, options.duration_s)
     if untimed:
         return requests
+    if options.arrivals == "poisson":
+        return retime.as_poisson(requests, options.rate, options.arrival_seed)
     requests = retime.at_rate(requests, options.rate)
     if options.jitter_ms:
         return retime.jittered(requests, options.jitter_ms, options.arrival_seed)

@@ -257,3 +257,20 @@ def test_an_empty_trace_and_a_folder(tmp_path, capsys):
     assert call(["run", "--trace", str(tmp_path / "empty.jsonl")]) == 2
     assert call(["run", "--trace", str(tmp_path)]) == 2
     assert len(lines(capsys)) == 2
+
+
+def test_a_trace_twice_as_fast_or_without_its_bursts(fake_engine, tmp_path, capsys):
+    trace = tmp_path / "t.jsonl"
+    row = '{{"timestamp": {}, "input_length": 100, "output_length": 5, "hash_ids": [{}]}}\n'
+    trace.write_text("".join(row.format(4000 * (i // 4), i) for i in range(40)))
+    arrivals = {}
+    for name, options in (("plain", []), ("fast", ["--speedup", "2x"]), ("drawn", ["--arrivals", "poisson"])):
+        assert call(["run", "--trace", str(trace), *options, "-o", str(tmp_path / name), "-q"]) == 0
+        arrivals[name] = pd.read_csv(tmp_path / name / "requests.csv").arrival_ms
+    assert (arrivals["fast"] * 2).tolist() == arrivals["plain"].tolist()
+    assert arrivals["drawn"].nunique() == 40
+    assert arrivals["drawn"].is_monotonic_increasing
+    assert 0.4 < arrivals["drawn"].max() / arrivals["plain"].max() < 2.5
+    assert "poisson at 1.083/s" in " ".join(capsys.readouterr().out.split())
+    assert call(["run", "--trace", str(trace), "--speedup", "fast"]) == 2
+    assert "write it as 2x" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..grid import Grid
-from .chart import GREY, INK, Chart, Rule, Series, axis, duration
+from .chart import F64, GREY, INK, Chart, Rule, Series, axis, duration
 from .folders import RunFolder, Sources
 from .labels import LOADS, MOST_LINES, clocks, drawn, systems
 from .latency import promises
@@ -145,3 +145,40 @@ def _meaned(points: Sequence[Point]) -> list[Point]:
         colours = same[0].colours if len(same) == 1 else frozenset[int]()
         found.append(Point(same[0].line, same[0].clock, load, throughput, times, colours))
     return found
+
+
+def capacity_charts(document: Mapping[str, Any]) -> list[Chart]:
+    """Each promised tail over the loads that a search tried, with its promise and the capacity as lines."""
+    points = sorted(document["points"], key=lambda p: float(p["load"]))
+    loads = np.array([float(p["load"]) for p in points])
+    wanted = [_tail_of(text, [p["promises"].get(text) for p in points]) for text in document["promises"]]
+    for name, bound in (part.split(":") for part in str(document["slo"]).split()):
+        wanted.append((f"{name.upper()} p99", float(bound), _numbers([p.get(f"p99_{name}_ms") for p in points])))
+    unit = {"rate": "requests/s", "concurrency": "requests in flight"}[document["over"]]
+    low = document["median"]
+    who = f"{document['model']} on {document['device']} ({document['preset']}): {document['run']}"
+    return [
+        Chart(
+            f"capacity-{i}",
+            f"{name}: {who}",
+            axis(unit, loads),
+            axis(name, [*values, bound], "ms"),
+            (Series("", loads, values, 0, "joined"),),
+            (unit, name),
+            tuple((f"{x:g}", duration(float(y))) for x, y in zip(loads, values, strict=True)),
+            note=str(document["answer"]) * (i == len(wanted) - 1),
+            rules=(Rule(bound, f"{duration(bound)} promised"), *([Rule(low, f"carries {low:g}", "x")] if low else [])),
+        )
+        for i, (name, bound, values) in enumerate(wanted)
+        if np.isfinite(values).any()
+    ]
+
+
+def _tail_of(promise: str, values: Sequence[float | None]) -> tuple[str, float, F64]:
+    what, _, bound = promise.partition(":")
+    name, _, percentile = what.partition(".")
+    return f"{name.upper()} {percentile}", float(bound), _numbers(values)
+
+
+def _numbers(values: Sequence[float | None]) -> F64:
+    return np.array([math.nan if value is None else value for value in values], np.float64)
