@@ -43,6 +43,7 @@ DETAILS = ("intervals", "attribution", "steady")
 @click.option(
     "--grid", "grids", metavar="KEY=V,V", multiple=True, help="Run every combination; 1000..64000*4 is a range."
 )
+@click.option("--curve", type=click.Choice(["miss", "hit"]), default="miss", help="What a curve shows. [miss]")
 @click.option("--plot", metavar="FILE", help="Draw the curves of a grid: .svg or .png.")
 @click.option("--seeds", metavar="K", type=click.IntRange(min=1), help="Run K seeds, from --seed on, as replicates.")
 @click.option("--intervals", is_flag=True, help="Intervals of every percentile, correlation heeded.")

@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..bench.configure import Configured
 from ..bench.keys import key_tree
 from ..bench.replay import offline_view
 from ..bench.run import Progress, Result, run
 from ..bench.step_times import step_costs
+from ..bench.system import build_system
 from ..core.errors import UsageError
 from ..offline.replay import check_replay, replay_cache
 from ..report.grid import Grid, GridRow, run_figures
@@ -110,7 +112,29 @@ def _grid(
         policy=first.system.settings.cache.eviction or "lru",
         block_tokens=first.system.settings.block_tokens,
         complete=complete,
+        head=_head(axes, points, figures, cache_only),
     )
+
+
+def _head(
+    axes: Sequence[Axis], points: Sequence[Point], figures: dict[int, dict[str, Any]], cache_only: bool
+) -> tuple[tuple[str, str], ...]:
+    """What all points share; a key that is an axis stands in the table."""
+    varied = {axis.key for axis in axes}
+    config = points[0].system.config
+    prints = {str(found["fingerprint"])[:16] for found in figures.values() if found.get("fingerprint")}
+    workload = f"seed {config['seed']}" + (f"; fingerprint {next(iter(prints))}" if len(prints) == 1 else "")
+    if len(prints) > 1:
+        workload = f"{len(prints)} workloads"
+    rows = [
+        ("run", points[0].configured.name),
+        ("clock", "none: the cache alone" if cache_only else config["clock"]),
+        ("device", config["device"] if "device" not in varied else "varied"),
+        ("model", points[0].system.deployment.model.name if "model" not in varied else "varied"),
+        ("preset", config["preset"] if "preset" not in varied else "varied"),
+        ("workload", workload),
+    ]
+    return tuple((name, str(text)) for name, text in rows)
 
 
 def _sized(figures: dict[int, dict[str, Any]], points: Sequence[Point], index: int) -> dict[str, Any]:
@@ -118,3 +142,26 @@ def _sized(figures: dict[int, dict[str, Any]], points: Sequence[Point], index: i
     budget = points[index].system.budget
     sizes = {"block_bytes": budget.block_bytes, "device_blocks": budget.num_blocks}
     return {**figures[index], **sizes} if index in figures else {}
+
+
+LEAST_SIZES = 8
+"""Sizes of an automatic axis of capacities, about."""
+
+
+def automatic_sizes(configured: Configured) -> tuple[str, ...]:
+    """Capacities from what the longest request needs to what holds every block, each twice (or 4 .. times) the last."""
+    config = build_system(configured.config).config
+    requests, _ = build_workload(config.tree())
+    tokens = config["block_tokens"]
+    longest = int((requests.prompt_tokens + requests.output_tokens).max()) // tokens + 1
+    view = offline_view(requests, config)
+    distinct = max(int((requests.prompt_tokens + requests.output_tokens).sum()) // tokens, 1)
+    hits = int((requests.prompt_tokens * requests.samples).sum() / tokens * view.endless().blocks)
+    most = max(distinct - hits, 2 * longest)
+    factor = 2
+    while longest * factor**LEAST_SIZES < most:
+        factor *= 2
+    sizes = [longest]
+    while sizes[-1] < most:
+        sizes.append(sizes[-1] * factor)
+    return tuple(str(int(float(f"{size:.2g}")) if size > 100 else size) for size in sizes)

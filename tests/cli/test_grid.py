@@ -24,8 +24,13 @@ def test_full_runs_leave_a_table_and_a_folder_for_each_point(fake_engine, tmp_pa
     grid = ["--grid", "cache.blocks=4000,5000", "--grid", "seed=1,2"]
     assert call(["run", "chat", *SMALL, *grid, "-o", str(out), "--steps"]) == 0
     printed, err = capsys.readouterr()
-    assert printed.split()[:2] == ["blocks", "seed"]
-    assert len(printed.split("\n\n")[0].splitlines()) == 2 + 4
+    head, table, *_ = printed.split("\n\n")
+    assert head.split()[:2] == ["run", "chat"]
+    assert "device       h100" in head
+    assert "2 workloads" in head
+    assert table.split()[:2] == ["blocks", "seed"]
+    assert len(table.splitlines()) == 2 + 4
+    assert "No point is best: they have different workloads." in printed
     assert err == f"kvbench: wrote grid.csv and a folder for each point to {out}\n"
     frame = pd.read_csv(out / "grid.csv")
     assert frame[["cache.blocks", "seed"]].values.tolist() == [[4000, 1], [4000, 2], [5000, 1], [5000, 2]]
@@ -50,7 +55,7 @@ def test_a_curve_on_stdout_as_table_csv_and_json(capsys, tmp_path):
         "--cache-only",
     ]
     assert call(command) == 0
-    table = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    table = capsys.readouterr().out.split("\n\n")[2].splitlines()
     assert table[0].split() == ["blocks", "lru", "fifo", "optimum", "infinite"]
     assert [line.split()[0] for line in table[2:]] == ["800", "1,600", "3,200"]
     assert call([*command, "-o", "-"]) == 0
@@ -107,3 +112,15 @@ def test_wrong_input_is_one_line_and_exit_code_2(no_matplotlib, arguments, messa
     assert out == ""
     assert len(err.splitlines()) == 1
     assert message in err
+
+
+def test_automatic_sizes_reach_from_one_request_to_all(fake_engine, capsys):
+    assert call(["run", "chat", *SMALL, "--cache-only", "--grid", "cache.blocks=auto", "--curve", "hit"]) == 0
+    out = capsys.readouterr().out
+    assert "hit ratio, % of prompt tokens" in out
+    rows = [line.split() for line in out.split("\n\n")[2].splitlines()[2:]]
+    sizes = [int(row[0].replace(",", "")) for row in rows]
+    assert sizes == sorted(sizes)
+    assert 4 <= len(sizes) <= 12
+    assert rows[-1][2] == rows[-1][-1]  # the largest hits all that there is
+    assert "The device holds" in out

@@ -10,11 +10,9 @@ from statistics import fmean
 import numpy as np
 
 from ..curves import Line, horizontal, lines_of, lowest
-from ..grid import CAPACITY, Grid, GridRow, miss
+from ..grid import CAPACITY, HIT, MISS, Grid, GridRow, miss
 from .chart import GREY, INK, Axis, Chart, Rule, Series, axis, duration, short
 from .labels import MOST_LINES
-
-MISS, HIT = CURVES = ("miss", "hit")
 
 SIZES = ("block_bytes", "device_blocks")
 """Figures of a grid: of a block, and how many of them the device holds."""
