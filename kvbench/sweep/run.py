@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..bench.configure import Configured
 from ..bench.keys import key_tree
@@ -144,12 +147,12 @@ def _sized(figures: dict[int, dict[str, Any]], points: Sequence[Point], index: i
     return {**figures[index], **sizes} if index in figures else {}
 
 
-LEAST_SIZES = 8
-"""Sizes of an automatic axis of capacities, about."""
+SIZES = 9
+"""Of an automatic axis of capacities."""
 
 
 def automatic_sizes(configured: Configured) -> tuple[str, ...]:
-    """Capacities from what the longest request needs to what holds every block, each twice (or 4 .. times) the last."""
+    """Capacities from what the longest request needs to what holds every block, in equal ratios."""
     config = build_system(configured.config).config
     requests, _ = build_workload(config.tree())
     tokens = config["block_tokens"]
@@ -158,10 +161,5 @@ def automatic_sizes(configured: Configured) -> tuple[str, ...]:
     distinct = max(int((requests.prompt_tokens + requests.output_tokens).sum()) // tokens, 1)
     hits = int((requests.prompt_tokens * requests.samples).sum() / tokens * view.endless().blocks)
     most = max(distinct - hits, 2 * longest)
-    factor = 2
-    while longest * factor**LEAST_SIZES < most:
-        factor *= 2
-    sizes = [longest]
-    while sizes[-1] < most:
-        sizes.append(sizes[-1] * factor)
-    return tuple(str(int(float(f"{size:.2g}")) if size > 100 else size) for size in sizes)
+    sizes = np.geomspace(longest, most, SIZES)
+    return tuple(dict.fromkeys(f"{math.ceil(size) if size < 100 else float(f'{size:.3g}'):.0f}" for size in sizes))

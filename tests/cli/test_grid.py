@@ -56,7 +56,7 @@ def test_a_curve_on_stdout_as_table_csv_and_json(capsys, tmp_path):
     ]
     assert call(command) == 0
     table = capsys.readouterr().out.split("\n\n")[2].splitlines()
-    assert table[0].split() == ["blocks", "lru", "fifo", "optimum", "infinite"]
+    assert table[0].split() == ["blocks", "GB", "lru", "fifo", "optimum", "infinite"]
     assert [line.split()[0] for line in table[2:]] == ["800", "1,600", "3,200"]
     assert call([*command, "-o", "-"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + 6

@@ -73,7 +73,9 @@ def test_a_key_that_did_nothing_is_told_with_the_reason(figures, key, reason):
 
 
 def test_replays_are_judged_by_hits():
-    rows = [Candidate((name,), ({"hit_rate_tokens": rate},)) for name, rate in (("lru", 0.3), ("fifo", 0.2), ("x", 0.3))]
+    rows = [
+        Candidate((name,), ({"hit_rate_tokens": rate},)) for name, rate in (("lru", 0.3), ("fifo", 0.2), ("x", 0.3))
+    ]
     found, text = said(rows, ("cache.eviction",), True)
     assert (found.best, found.same) == (0, (2,))
     assert "hit rate 30.00 %" in text
