@@ -67,6 +67,12 @@ def test_a_real_model_says_the_same_whatever_the_cache_does():
     assert "2 runs in exact numerics: 2 say the same" in done.stdout
 
 
+@LONG
+def test_replays_of_traces_compiled():
+    """Known rates, and every whole trace: a replay finds what a run finds."""
+    pytest_again("tests/offline/test_replay.py", "tests/offline/test_equal_to_runs.py", "-k", "conversation or trace")
+
+
 def test_trace_info_compiled():
     pytest_again("tests/bench/test_trace_info.py")
 

@@ -12,27 +12,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.errors import UsageError
 from ..core.jit import entry
 from ..core.requests import Requests
 from ..core.units import NEVER_NS
 from ..prefix.forgetting import empty_map, empty_tree
+from ..scheduler.forks import drop
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import FIRST_TERMINAL, HASHED, NO_SEQ, RADIX
+from ..scheduler.state_columns import FIRST_TERMINAL, HASHED, NEXT, NO_SEQ, NO_SLOT, RADIX, SEQ
 from .settings import EngineSettings
 
 
 class Flushes:
-    """Those of a workload that are still to come.
-
-    raises   UsageError: copy on write keeps tables of its own beside the cache
-    """
+    """Those of a workload that are still to come."""
 
     def __init__(self, requests: Requests, settings: EngineSettings) -> None:
         self._times: list[int] = [] if requests.flush_ns is None else requests.flush_ns.tolist()
         self._namespaces: list[int] = [] if requests.flush_namespace is None else requests.flush_namespace.tolist()
-        if self._times and settings.cache.copy_on_write:
-            raise UsageError("flush empties a prefix cache; it needs cache.copy_on_write = false")
+        self._keeps_tables = settings.cache.copy_on_write
         self._done = 0
         self._visited = settings.cache.state != "cold"
         self._root = {number: number for number in self._namespaces}
@@ -48,9 +44,22 @@ class Flushes:
         namespace = self._namespaces[self._done]
         self._done += 1
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            if self._keeps_tables:
+                _drop_kept(engine, self._root[namespace])
             _flush(engine, self._root[namespace], self._next_root, self._visited)
         self._root[namespace] = self._next_root
         self._next_root += 1
+
+
+@entry
+def _drop_kept(e, old):
+    """Copy on write: tables that are kept for later turns are of no use any more, either."""
+    slot = e.kept_head
+    while slot != NO_SLOT:
+        following = e.slots.rec[slot, NEXT]
+        if e.seqs.namespace[e.slots.rec[slot, SEQ]] == old:
+            drop(e, slot)
+        slot = following
 
 
 @entry
