@@ -79,7 +79,7 @@ def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0) -
         parts.append(_part("held out", results, after, [~part for part in fitted]))
     return Calibrated(
         base=model.base.origin.source,
-        device=system.config["device"],
+        device=system.config["step_times"] or system.config["device"],
         files=tuple(served.name for served in results),
         requests=total,
         lines=tuple(_line(estimate) for estimate in found.estimates),

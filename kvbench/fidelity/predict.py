@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ..bench.configure import configure
 from ..bench.run import Result, run
 from ..core.config import toml_text
 from ..core.errors import UsageError
+from ..costs.profile import find_profile, profile_step_times
+from ..costs.step_times import save_step_times
 from ..report.fidelity import Case, Figure
 from .names import known_device, known_model, known_preset
 from .server_runs import measured_figures, predicted_figures, read_times, replayed
@@ -45,11 +50,30 @@ def predict_deployment(truth: Deployment, client: str, more: Changes = ()) -> Ca
 def predict_run(truth: ServerRun, more: Changes = ()) -> Case:
     """Send the requests of a run again, at their times. UsageError: kvbench has nothing for it, or they do not end."""
     _check_served(truth.server)
-    configured = configure(None, changes=[*run_changes(truth), *more])
+    with profile_changes(truth) as profile:
+        return _predicted_run(truth, [*run_changes(truth), *profile, *more])
+
+
+def _predicted_run(truth: ServerRun, changes: Changes) -> Case:
+    configured = configure(None, changes=changes)
     times = read_times(truth)
     result = run(configured, record_steps=True, workload=(replayed(times, truth.name), None))
     case = _case(truth, "run", result, measured_figures(times), predicted_figures(result.journal))
     return replace(case, load=f"{len(result.requests)} requests as they came")
+
+
+@contextmanager
+def profile_changes(truth: ServerRun) -> Iterator[Changes]:
+    """The step times of the profile beside a run, as a file that is there until it has been used."""
+    folder = truth.folder / "profile"
+    if not folder.is_dir():
+        yield []
+        return
+    profile = find_profile(folder, truth.server.tp, None, None)
+    with TemporaryDirectory(prefix="kvbench-profile-") as place:
+        path = Path(place) / f"{truth.name}.npz"
+        save_step_times(profile_step_times(profile, truth.server.tp), path)
+        yield _changes({"step_times": str(path)})
 
 
 def run_changes(truth: ServerRun) -> Changes:
