@@ -15,9 +15,7 @@ from .run import quiet_compiler, say
 @click.command()
 @click.argument("folder", metavar="DIR")
 @click.option("-o", "--output", metavar="DIR", help="Write fidelity.csv and fidelity.json.")
-@click.option(
-    "--client", metavar="NAME", shell_complete=clients_completed, help="Client of the tables. [aiconfigurator]"
-)
+@click.option("--client", metavar="NAME", shell_complete=clients_completed, help="Of the tables. [5 prompts a slot]")
 @click.option(
     "--set", "sets", metavar="KEY=VALUE", multiple=True, shell_complete=keys_completed, help="Any key, for all."
 )
@@ -38,10 +36,10 @@ def validate_command(
 
     written = None if output is None else make_folder(Path(output))
     quiet_compiler(quiet)
-    from ..fidelity.validate import DEFAULT_CLIENT, validate
+    from ..fidelity.validate import validate
 
     with ProgressBar(quiet) as progress:
-        scores = validate(Path(folder), client or DEFAULT_CLIENT, [("--set", text) for text in sets], progress)
+        scores = validate(Path(folder), client or "", [("--set", text) for text in sets], progress)
     if written is not None:
         names = write_fidelity(written, scores)
         if not quiet:

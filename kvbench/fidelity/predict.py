@@ -22,11 +22,23 @@ from .truth import Deployment, Figures, Server, ServerRun
 Changes = Sequence[tuple[str, str]]
 
 
+USUAL: dict[str, object] = {
+    "client.prompts_per_slot": 5,
+    "client.range_low": 0.9,
+    "client.range_high": 1.1,
+    "client.ignore_eos": True,
+    "arrivals.process": "closed",
+}
+USUAL_CLIENT = "5 prompts a slot, lengths within 10 %"
+"""Of tables that do not say what their client did: usual are 5 to 10 prompts a slot. With lengths that are all equal a
+simulator stays in lockstep where a server does not. The number was chosen on scored rows (docs/fidelity.md)."""
+
+
 def predict_deployment(truth: Deployment, client: str, more: Changes = ()) -> Case:
-    """Run the closed loop of a deployment under a client protocol. UsageError: kvbench has nothing for it."""
+    """Run the closed loop of a deployment. client: a protocol, "" is USUAL. UsageError: kvbench has nothing for it."""
     _check_served(truth.server)
     keys = {
-        "client.protocol": client,
+        **({"client.protocol": client} if client else USUAL),
         "lengths.prompt": truth.prompt,
         "lengths.output": truth.output,
         "arrivals.concurrency": truth.concurrency,
@@ -39,7 +51,7 @@ def predict_deployment(truth: Deployment, client: str, more: Changes = ()) -> Ca
     return replace(
         _case(truth, "deployment", result, truth.measured, predicted),
         load=f"{truth.prompt}+{truth.output} x {truth.concurrency}",
-        client=client,
+        client=client or USUAL_CLIENT,
         prompt_tokens=truth.prompt,
         output_tokens=truth.output,
         concurrency=truth.concurrency,

@@ -82,6 +82,20 @@ _SGLANG = {
 }
 
 PRESETS: dict[str, Preset] = {
+    "vllm-0.12": Preset(
+        "vllm-0.12",
+        "vLLM 0.12",
+        "vLLM v1, 0.12: the rules recorded of 0.19, no asynchronous scheduling, so the host's time of a step shows",
+        {
+            **_VLLM,
+            "scheduler.long_prefill_threshold_when_alone": True,
+            "scheduler.self_preemption_ends_step": True,
+            "cache.free_order": "tail",
+            "overlap": False,
+            "costs.step_overhead_us": 1700.0,
+            "costs.request_overhead_us": 45.0,
+        },
+    ),
     "vllm-0.19": Preset(
         "vllm-0.19",
         "vLLM 0.19",

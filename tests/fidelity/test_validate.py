@@ -192,8 +192,25 @@ def test_devices_by_their_names_elsewhere(told, known):
 
 
 def test_presets_by_version():
+    assert known_preset("vllm", "0.12.0") == "vllm-0.12"
     assert known_preset("vllm", "0.19.0") == "vllm-0.19"
     assert known_preset("vllm", "0.25.1") == "vllm-0.19"
     assert known_preset("vllm", "0.40") == "vllm-0.33"
     with pytest.raises(UsageError, match="no engine"):
         known_preset("tgi", "2.0")
+
+
+def test_steps_of_one_half_predict_the_other(tmp_path):
+    rows = ["step_tokens,prefill_tokens,decodes,context,ms"]
+    for decodes in range(8, 256, 8):
+        for context in (256, 1024, 2048):
+            ms = max(12.0, 4.0 + 0.03 * decodes + 0.02 * decodes * context / 1e3)
+            rows.append(f"{decodes},0,{decodes},{context},{ms}")
+    (tmp_path / "steps.csv").write_text("\n".join(rows))
+    make_run(tmp_path / "run")
+    (line,) = validate(tmp_path).beside
+    found = [float(word) for word in line.split() if word.replace(".", "").isdigit() and "." in word]
+    assert len(found) == 2
+    assert max(found) < 1.0
+    (tmp_path / "steps.csv").write_text("\n".join(rows[:9]))
+    assert "not scored" in validate(tmp_path).beside[0]
