@@ -9,7 +9,7 @@ import click
 from ..core.errors import EXIT_OK, UsageError
 from .run import say
 
-WHAT = ("ratios", "cdf", "spectrum", "curve", "misses", "phases", "timeline", "occupancy", "hits", "batch")
+WHAT = ("ratios", "cdf", "spectrum", "curve", "misses", "phases", "timeline", "occupancy", "hits", "batch", "accuracy")
 
 
 @click.command()

@@ -214,3 +214,12 @@ def test_steps_of_one_half_predict_the_other(tmp_path):
     assert max(found) < 1.0
     (tmp_path / "steps.csv").write_text("\n".join(rows[:9]))
     assert "not scored" in validate(tmp_path).beside[0]
+
+
+def test_a_page_draws_what_was_validated(measured, capsys, tmp_path):
+    sets = [part for text in FEW for part in ("--set", text)]
+    assert call(["validate", str(measured), "-q", "-o", str(tmp_path / "out"), *sets]) == 0
+    assert call(["report", str(tmp_path / "out"), "-o", str(tmp_path / "page.html"), "-q"]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "TTFT: predicted against measured" in page
+    assert "my-run" in page

@@ -20,6 +20,8 @@ from ..frames import csv_text
 from ..grid import Grid, GridRow
 from ..record import SCHEMA
 from ..run_json import read_run
+from .accuracy import NAME as ACCURACY
+from .accuracy import NEEDED, Accuracy
 from .chart import F64
 
 TABLES = ("grid.csv", "sweep.csv")
@@ -82,6 +84,7 @@ class Sources:
     runs: list[RunFolder] = field(default_factory=list)
     tables: list[Grid] = field(default_factory=list)
     capacities: list[dict[str, Any]] = field(default_factory=list)
+    accuracies: list[Accuracy] = field(default_factory=list)
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:
@@ -92,6 +95,8 @@ def read_sources(paths: Sequence[Path]) -> Sources:
             _read_folder(path, found)
         elif not path.exists():
             raise UsageError(f"{path}: there is no such file or folder; give what `kvbench run -o` wrote")
+        elif path.name == ACCURACY:
+            found.accuracies.append(read_accuracy(path))
         elif path.suffix == ".csv":
             found.tables.append(read_table(path))
         elif path.suffix == ".json" and path.name != "run.json":
@@ -104,6 +109,9 @@ def read_sources(paths: Sequence[Path]) -> Sources:
 def _read_folder(path: Path, found: Sources) -> None:
     if (path / "run.json").exists():
         found.runs.append(read_folder(path))
+        return
+    if (path / ACCURACY).exists():
+        found.accuracies.append(read_accuracy(path / ACCURACY))
         return
     tables = [path / name for name in TABLES if (path / name).exists()]
     runs = [file.parent for pattern in ("*", f"{POINTS}/*") for file in sorted(path.glob(f"{pattern}/run.json"))]
@@ -154,6 +162,11 @@ def read_table(path: Path) -> Grid:
     ]
     run = rows[0]["run"]
     return Grid(run, keys, {}, tuple(points), "hit_rate_tokens" in names, run, 0)
+
+
+def read_accuracy(path: Path) -> Accuracy:
+    """A fidelity.csv of `kvbench validate -o`."""
+    return Accuracy(path, _rows(path, NEEDED))
 
 
 def _read_capacity(path: Path) -> dict[str, Any]:

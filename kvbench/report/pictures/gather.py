@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ..grid import CAPACITY
-from . import latency, load, misses, over_time, phases
+from . import accuracy, latency, load, misses, over_time, phases
 from .chart import Chart
 from .folders import RunFolder, Sources, read_sources
 from .labels import drawn, named
@@ -33,6 +33,7 @@ KINDS = {
     "occupancy": Kind("KV blocks", "steps.csv: run with --steps"),
     "hits": Kind("Hit rate", "requests that were admitted"),
     "batch": Kind("Batches", "steps.csv: run with --steps"),
+    "accuracy": Kind("Predicted and measured", "fidelity.csv: kvbench validate DIR -o"),
 }
 
 
@@ -55,6 +56,8 @@ def charts_of(sources: Sources, kind: str) -> list[Chart]:
         return _of_each(runs, kind)
     if kind == "phases":
         return phases.phases(runs)
+    if kind == "accuracy":
+        return accuracy.accuracy_charts(sources.accuracies)
     if kind == "misses":
         over_capacity = [table for table in sources.tables if CAPACITY in table.keys]
         return [chart for table in over_capacity for chart in misses.grid_charts(table)]

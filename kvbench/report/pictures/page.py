@@ -20,6 +20,7 @@ SECTIONS = (
     ("Miss ratio", ("misses",)),
     ("Requests by phase", ("phases", "timeline")),
     ("Over time", ("hits", "occupancy", "batch")),
+    ("Predicted and measured", ("accuracy",)),
 )
 """Title and kinds of charts; those of the first section, Figures, stand beside its table."""
 
@@ -74,6 +75,7 @@ def _lead(sources: Sources) -> str:
     parts = [f"{len(runs)} run{'s' * (len(runs) != 1)}"] if runs else []
     parts += [f"{len(table.rows)} points of {table.run}" for table in sources.tables]
     parts += [f"a search for the largest {document['over']}" for document in sources.capacities]
+    parts += [f"{len({row['name'] for row in table.rows})} measured cases" for table in sources.accuracies]
     return f'<p class="soft">kvbench: {escape(", ".join(parts))}. Latencies count from the intended arrival.</p>'
 
 

@@ -24,7 +24,7 @@ from kvbench.report.pictures.page import to_html
 from kvbench.report.pictures.phases import PHASES
 from kvbench.report.pictures.svg import standalone
 
-from .made import many_requests, many_rows, write_curve, write_rates, write_rows, write_run
+from .made import many_requests, many_rows, write_curve, write_fidelity, write_rates, write_rows, write_run
 
 MS = 1e6
 
@@ -37,6 +37,7 @@ def place(tmp_path_factory):
     write_run(root / "real", run="chat", clock="measured", config={"cache": {"blocks": 80}})
     write_rates(root / "rates")
     write_curve(root / "curve")
+    write_fidelity(root / "fidelity")
     return root
 
 
@@ -284,7 +285,8 @@ def test_many_runs_are_chosen_and_the_chart_says_so(tmp_path):
 
 
 def test_every_chart_is_a_well_formed_picture_with_words_beside_it(place):
-    sources = read_named([place / "base", place / "slow", place / "rates", place / "curve"], None)
+    names = ("base", "slow", "rates", "curve", "fidelity")
+    sources = read_named([place / name for name in names], None)
     charts = [chart for kind in KINDS for chart in charts_of(sources, kind)]
     assert {chart.key.partition("-")[0] for chart in charts} == set(KINDS)
     for chart in charts:

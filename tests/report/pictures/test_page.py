@@ -15,7 +15,7 @@ import pytest
 from kvbench.cli import call
 from kvbench.report.pictures.gather import KINDS
 
-from .made import write_curve, write_rates, write_run
+from .made import write_curve, write_fidelity, write_rates, write_run
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -40,7 +40,8 @@ def page(tmp_path_factory):
     write_run(root / "slow", 120, slow=3, run="chat", clock="measured")
     write_rates(root / "rates")
     write_curve(root / "curve")
-    parts = [str(root / name) for name in ("base", "slow", "rates", "curve")]
+    write_fidelity(root / "fidelity")
+    parts = [str(root / name) for name in ("base", "slow", "rates", "curve", "fidelity")]
     assert call(["report", *parts, "-o", str(root / "report.html"), "-q"]) == 0
     return root / "report.html"
 
@@ -75,7 +76,7 @@ def test_one_file_without_a_request_and_without_a_script(page):
 
 def test_the_same_runs_are_the_same_page(page, tmp_path):
     again = tmp_path / "again.html"
-    parts = [str(page.parent / name) for name in ("base", "slow", "rates", "curve")]
+    parts = [str(page.parent / name) for name in ("base", "slow", "rates", "curve", "fidelity")]
     assert (
         call(["report", *parts, "-o", str(again), "-q", "--title", re.search("<h1>(.*?)</h1>", page.read_text())[1]])
         == 0
