@@ -15,7 +15,7 @@ ASSUMPTION = (
     "The search takes for granted that more load never keeps the promises better; a point above that says otherwise "
     "stands in the table."
 )
-SUSTAINED = 0.9
+SUSTAINED = 0.8
 """A smaller share of the rate served is no rate that was borne."""
 
 UNITS = {"rate": "requests/s", "concurrency": "requests in flight"}
@@ -62,6 +62,9 @@ def sentence(found: CapacityReport) -> str:
     if high is None and _is_short(found, low):
         served = f"{_served(found, low):.3g} {unit}"
         return f"{who} carries {served}, all that this workload asks for, under these promises; nothing broke."
+    if _is_short(found, low):
+        served = f"{load(low)} {unit} asked for, {_served(found, low):.3g} served"
+        return f"{who} keeps these promises at {served}: a burst, and no rate that it bears for long{broke}."
     spread = f" ({load(found.lows[0])} .. {load(found.lows[-1])} over {len(found.lows)} seeds)" * (len(found.lows) > 1)
     if high is None:
         return f"{who} carries {load(low)} {unit} and more{spread} under these promises; nothing broke."
