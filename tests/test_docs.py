@@ -1,10 +1,11 @@
 """Every command that a page of docs/ shows is understood, and what it says they print they print.
 
-Parsing is checked always. The outputs take half a minute with a compiled engine, so they are compared under KVBENCH_LONG=1.
+Parsing is checked always. The outputs take half a minute with a compiled engine: compared under KVBENCH_LONG=1.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -73,3 +74,17 @@ def test_pages_show_what_is_printed(page, block):
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600, env=environment, check=True)
     printed = [text.rstrip() for text in done.stdout.rstrip().splitlines()]
     assert re.sub(r"^    ", "", output, flags=re.M).rstrip().splitlines() == printed
+
+
+def test_the_table_of_arrays_is_that_of_the_docstrings():
+    spec = importlib.util.spec_from_file_location("arrays", ROOT / "docs" / "arrays.py")
+    arrays = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(arrays)
+    assert (ROOT / "docs" / "arrays.md").read_text(encoding="utf-8") == arrays.table(), "run: python docs/arrays.py"
+    assert sum(1 for _ in arrays.structs()) > 10
+
+
+def test_documents_stay_short():
+    for name in ("README.md", "README.zh-CN.md"):
+        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 120
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 150
