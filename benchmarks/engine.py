@@ -31,6 +31,7 @@ from kvbench.costs.models import find_model
 from kvbench.costs.roofline import roofline
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
 from kvbench.offline.replay import replay_cache
+from kvbench.offline.shared import Offline
 from kvbench.workload.build import build_workload
 
 RADIX = EngineSettings(
@@ -117,7 +118,7 @@ def trace_rows(requests: Requests, rounds: int) -> list[list[object]]:
         rows.append([name, f"{blocks:,}", *_figures(len(requests), blocks_asked, seconds, unit)])
     for kind, settings in (("radix", RADIX), ("hash", HASH)):
         sized = dataclasses.replace(settings, cache=dataclasses.replace(settings.cache, num_blocks=50_000))
-        seconds, unit = median_seconds(lambda s=sized: replay_cache(requests, s), rounds)  # type: ignore[misc]
+        seconds, unit = median_seconds(lambda s=sized: replay_cache(Offline(requests, 16), s, _tables()), rounds)  # type: ignore[misc]
         rows.append([f"cache only, {kind}", "50,000", *_figures(len(requests), blocks_asked, seconds, unit)])
     ten = repeated(requests, 10)
     seconds, unit = median_seconds(lambda: simulate(ten, RADIX, 50_000), 1)

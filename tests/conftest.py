@@ -39,5 +39,6 @@ def fake_engine(monkeypatch: pytest.MonkeyPatch) -> type[FakeSimulation]:
         interrupt_after = None
 
     monkeypatch.setattr("kvbench.bench.run.Simulation", Simulation)
+    monkeypatch.setattr("kvbench.bench.run.prepared", lambda simulation: simulation)
     monkeypatch.setattr("kvbench.bench.replay.replay_cache", fake_replay)
     return Simulation

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from kvbench.cluster.simulation import Admissions
 from kvbench.core.journal import FINISHED, NEVER, PARTIAL, REFUSED, STEP_COLUMNS, Counters, Journal
-from kvbench.core.requests import Requests
+from kvbench.core.requests import I64, Requests
 from kvbench.engine.settings import EngineSettings
 from kvbench.prefix.keys import BlockKeys, block_keys
 
@@ -69,6 +70,17 @@ class FakeSimulation:
             steps=steps if self.settings.record_steps else steps[:0],
         )
 
+    def cache_prepared(self, leading: I64) -> None:
+        pass
+
+    def admissions(self) -> Admissions:
+        """One sequence a request, all that finished."""
+        j = self.journal()
+        done = np.flatnonzero(j.status == FINISHED)
+        prompt = self.requests.prompt_tokens[done]
+        one = np.ones(done.size, np.int64)
+        return Admissions(done, done, prompt, one, j.scheduled_ns[done], j.finish_ns[done], j.request_index)
+
     def block_keys(self) -> BlockKeys:
         return block_keys(self.requests, self.settings.block_tokens)
 
@@ -101,8 +113,17 @@ class FakeSimulation:
         )
 
 
-def fake_replay(
-    requests: Requests, settings: EngineSettings, costs: Any = None, keys: Any = None
-) -> dict[str, float | int]:
+def fake_replay(offline: Any, settings: EngineSettings, costs: Any) -> dict[str, float | int]:
     """Numbers in the form of `--cache-only`."""
-    return {"hit_rate_tokens": 0.25, "requests": len(requests), "blocks": settings.cache.num_blocks}
+    return {
+        "hit_rate_tokens": 0.25,
+        "hit_rate_tokens_infinite": 0.5,
+        "hit_rate_tokens_optimum": 0.375,
+        "requests": len(offline.requests),
+        "counted": int(offline.counted.sum()),
+        "refused": 0,
+        "answers": offline.answers,
+        "warm_up": offline.warm_up,
+        "prompts_with_answers": offline.prompts_with_answers,
+        "blocks": settings.cache.num_blocks,
+    }

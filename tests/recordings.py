@@ -16,6 +16,8 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[1]
 CHOICE = REPO / "tests" / "golden"
+SHARED = REPO.parent / "shared"
+"""Data beside the checkout, where there is any; tests that need it skip without it."""
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
 

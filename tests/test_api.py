@@ -60,7 +60,7 @@ def test_parquet_gives_the_same_frames(fake_engine, tmp_path):
     assert call([*command, str(tmp_path / "csv")]) == 0
     assert call([*command, str(tmp_path / "pq"), "--format", "parquet"]) == 0
     names = {p.name for p in (tmp_path / "pq").iterdir()}
-    assert names == {"requests.parquet", "steps.parquet", "summary.csv", "run.json"}
+    assert names == {"requests.parquet", "steps.parquet", "summary.csv", "itl.csv", "run.json"}
     for table in TABLES:
         assert_frame_equal(
             getattr(kvbench.load(tmp_path / "csv"), table), getattr(kvbench.load(tmp_path / "pq"), table)

@@ -67,6 +67,12 @@ def test_a_real_model_says_the_same_whatever_the_cache_does():
     assert "2 runs in exact numerics: 2 say the same" in done.stdout
 
 
+@LONG
+def test_replays_of_traces_compiled():
+    """Known rates, and every whole trace: a replay finds what a run finds."""
+    pytest_again("tests/offline/test_replay.py", "tests/offline/test_equal_to_runs.py", "-k", "conversation or trace")
+
+
 def test_trace_info_compiled():
     pytest_again("tests/bench/test_trace_info.py")
 
@@ -75,12 +81,18 @@ SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
 
 FLUSH = ("--set", "flush=[{at_s=1.5}]")
 
+SERIAL = ("--set", "overlap=false")
+"""The calendar path."""
+
 # Small, with everything that takes memory away: evictions, preemptions, flushes, samples, sessions.
 LOADS = {
     "sglang": ("--preset", "sglang", "--set", "block_tokens=1", "--set", "cache.blocks=4000", *FLUSH),
+    "vllm-serial": ("--preset", "vllm", *SERIAL, "--set", "cache.blocks=260", *FLUSH),
+    "sglang-serial": ("--preset", "sglang", *SERIAL, "--set", "block_tokens=1", "--set", "cache.blocks=4000", *FLUSH),
     "vllm": ("--preset", "vllm", "--set", "cache.blocks=260", *FLUSH),
     "beams": ("--preset", "vllm", "--set", "cache.blocks=220", *SET_BEAMS),
 }
+RARELY = ("sglang-serial", "vllm", "beams")
 CROWD = ("--num-prompts", "120", "--request-rate", "60", "--set", "max_model_len=3000", "--steps")
 
 
@@ -92,7 +104,7 @@ def run_chat(folder: Path, load: str, **more: str) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in ("requests.csv", "summary.csv", "steps.csv")}
 
 
-@pytest.mark.parametrize("load", ["sglang", "vllm", pytest.param("beams", marks=LONG)])
+@pytest.mark.parametrize("load", ["sglang", "vllm-serial", *(pytest.param(load, marks=LONG) for load in RARELY)])
 def test_compiled_and_plain_python_give_the_same_bytes(tmp_path, load):
     plain = run_chat(tmp_path / "plain", load, NUMBA_DISABLE_JIT="1")
     compiled = run_chat(tmp_path / "compiled", load)

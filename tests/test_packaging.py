@@ -67,9 +67,9 @@ def test_no_dependency_is_missing_or_unused():
     imported = {m.split(".")[0] for path in files for m in absolute_imports(path)}
     third_party = imported - set(sys.stdlib_module_names) - {"kvbench"}
     extras = project()["optional-dependencies"]
-    needed = ("plot", "kernels", "weights", "tokenizers", "dask", "ray")
+    needed = ("plot", "kernels", "weights", "tokenizers", "dask", "ray", "silicon")
     wanted = (*project()["dependencies"], *(d for name in needed for d in extras[name]))
-    declared = {re.split(r"[><=\[]", d)[0] for d in wanted}
+    declared = {re.split(r"[><=\[]", d)[0].replace("-", "_") for d in wanted}
     assert third_party - {"llvmlite"} == declared  # llvmlite is part of Numba
 
 
@@ -100,8 +100,10 @@ def test_the_wheel_holds_every_module_and_scenario(wheel):
     files = set(wheel.namelist())
     modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "kvbench").rglob("*.py")}
     scenarios = {f"kvbench/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "workloads").rglob("*.*")}
+    tables = {p.relative_to(ROOT).as_posix() for p in (ROOT / "kvbench/costs/measured").rglob("*.*")}
     assert scenarios
-    assert modules | scenarios | {"kvbench/py.typed"} == {f for f in files if ".dist-info/" not in f}
+    assert tables
+    assert modules | scenarios | tables | {"kvbench/py.typed"} == {f for f in files if ".dist-info/" not in f}
 
 
 def test_the_metadata_of_the_wheel(wheel):

@@ -25,7 +25,7 @@ LEVELS = (
     ("measured",),
     ("offline",),
     ("bench",),
-    ("sweep", "gate", "verify", "speed"),
+    ("sweep", "gate", "verify", "speed", "fidelity"),
     ("cli",),
 )
 """From the bottom up; rooms on one level do not know each other."""

@@ -70,19 +70,19 @@ def configure(target: str | None, trace: str | None = None, changes: Sequence[tu
 
 def _run_name(target: str | None, trace: str | None) -> str:
     if trace is not None:
-        return Path(trace).stem
+        return Path(trace.removesuffix(".gz")).stem
     if target is None:
         return "defaults"
     return Path(target).stem if is_path(target) else target
 
 
 def _read(target: str) -> Layer:
-    if target.endswith((".jsonl", ".csv")):
+    if target.endswith((".jsonl", ".csv", ".gz")):
         raise UsageError(f"{target} looks like a trace; give it as --trace {target}")
     path = Path(target) if is_path(target) else scenario_path(target)
     tree = read_toml(path)
     layer = key_tree().layer(tree, target if is_path(target) else f"scenario {target}", path.resolve().parent)
-    return _with_model_path(layer, path.resolve().parent)
+    return _with_paths(layer, path.resolve().parent)
 
 
 def _from_run(path: Path, flags: list[Layer], trace: str | None) -> Configured:
@@ -92,7 +92,7 @@ def _from_run(path: Path, flags: list[Layer], trace: str | None) -> Configured:
     name = str(document.get("run", path.parent.name))
     if flags:
         given = key_tree().layer(document["given"], f"{path} (given)")
-        return _configured([given], flags, Path(trace).stem if trace else name, trace is not None)
+        return _configured([given], flags, _run_name(None, trace) if trace else name, trace is not None)
     layer = key_tree().layer(document["config"], f"{path} (config)")
     configured = _configured([layer], [], name, has_trace=False, check_use=False)
     return Configured(configured.config, name, document["given"], str(document.get("fingerprint", "")))
@@ -104,7 +104,7 @@ def _configured(
     if has_trace:
         base = [_without_workload(layer) for layer in base]
     folder = Path.cwd()
-    layers = base + [_with_model_path(layer, folder) for layer in flags]
+    layers = base + [_with_paths(layer, folder) for layer in flags]
     layers.insert(0, _preset_layer(layers))
     layers = _with_client(layers, len(base) + 1)
     if _trace_path(layers):
@@ -178,9 +178,9 @@ def _without_workload(layer: Layer) -> Layer:
     return Layer(layer.where, kept)
 
 
-def _with_model_path(layer: Layer, folder: Path) -> Layer:
-    """A model that is a path is relative to the file that names it; absolute, it can be run again."""
-    model = layer.values.get("model", "")
-    if not is_path(model):
-        return layer
-    return Layer(layer.where, {**layer.values, "model": str((folder / model).resolve())}, layer.phases)
+def _with_paths(layer: Layer, folder: Path) -> Layer:
+    """A model or device that is a path is relative to the file that names it; absolute, it can be run again."""
+    named = {key: str(layer.values.get(key, "")) for key in ("model", "device")}
+    files = {key: name for key, name in named.items() if is_path(name) or name.endswith(".npz")}
+    paths = {key: str((folder / name).resolve()) for key, name in files.items()}
+    return Layer(layer.where, {**layer.values, **paths}, layer.phases) if paths else layer

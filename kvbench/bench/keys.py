@@ -12,6 +12,7 @@ from ..core.keys import Key
 from ..costs.keys import COST_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
 from ..metrics.keys import SLO_KEYS
+from ..offline.keys import OFFLINE_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
 from ..scheduler.presets import DEFAULT_PRESET
 from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
@@ -23,7 +24,8 @@ _CPU_KV = ("float32", "bf16", "int8")
 RUN_KEYS: tuple[Key, ...] = (
     Key("preset", "str", DEFAULT_PRESET, "", "rules of an engine and version (`kvbench list`)"),
     Key("model", "str", "llama-3.1-8b", "", "a known model, or a path to a Hugging Face config.json"),
-    Key("device", "str", "h100", "", "a known device"),
+    Key("device", "str", "h100", "", "a known device, or a file of one (`kvbench device`)"),
+    Key("step_times", "path", "", "", 'file of step times (.npz, .csv); "" = those of the device'),
     Key("tp", "int", 1, "devices", "tensor parallelism", low=1),
     Key("dtype", "choice", "bf16", "", "of the weights", DTYPES),
     Key("kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES),
@@ -38,7 +40,7 @@ RUN_KEYS: tuple[Key, ...] = (
     Key("seed", "int", 0, "", "of everything drawn; [seeds] overrides parts", low=0),
     Key("block_tokens", "int", 16, "tokens", "in a block of the cache", low=1, high=65536),
     Key("max_model_len", "int", 0, "tokens", "prompt and output at most; 0 = what the model allows", low=0),
-    Key("overlap", "bool", False, "", "plan a step while the one before runs"),
+    Key("overlap", "bool", False, "", "plan a step while the one before runs; from the preset"),
     Key("check", "bool", False, "", "compare every block after every step with what it should hold; slow"),
     Key("batching", "choice", "continuous", "", "static waits for the longest", ("continuous", "static")),
     Key(
@@ -80,5 +82,6 @@ def key_tree() -> KeyTree:
         *COST_KEYS,
         *FAULT_KEYS,
         *SLO_KEYS,
+        *OFFLINE_KEYS,
     )
     return KeyTree(keys, PHASE_KEYS)

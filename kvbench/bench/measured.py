@@ -119,7 +119,16 @@ def check_config(config: Config) -> None:
 def measured_settings(settings: EngineSettings) -> EngineSettings:
     """Nothing is added to what is measured, and nobody hits a block that was never written."""
     cache = replace(settings.cache, unregister_unwritten="keep_unwritten" not in settings.faults)
-    return replace(settings, cache=cache, tokenize_ns_per_token=0, detokenize_ns=0, record_steps=True, fast=False)
+    return replace(
+        settings,
+        cache=cache,
+        tokenize_ns_per_request=0,
+        tokenize_ns_per_token=0,
+        detokenize_ns=0,
+        output_ns_per_token=0,
+        record_steps=True,
+        fast=False,
+    )
 
 
 def load_model(config: Config) -> CpuModel:

@@ -11,6 +11,7 @@ KEY_OF_OPTION = {
     "dtype": "dtype",
     "num_prompts": "num_prompts",
     "request_rate": "arrivals.rate",
+    "arrivals": "trace.arrivals",
     "burstiness": "arrivals.burstiness",
     "max_concurrency": "arrivals.concurrency",
     "client": "client.protocol",

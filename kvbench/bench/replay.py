@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..costs.roofline import roofline
-from ..offline.curve import Offline
+from ..core.config import Config
+from ..core.requests import Requests
 from ..offline.replay import replay_cache
+from ..offline.shared import Offline
 from ..workload.build import build_workload
 from .configure import Configured
+from .step_times import step_costs
 from .system import build_system
 
 
@@ -17,16 +19,10 @@ def replay(configured: Configured) -> dict[str, Any]:
     system = build_system(configured.config)
     requests, _ = build_workload(system.config.tree())
     requests.check()
-    offline = Offline(requests, system.settings.block_tokens)
-    found = replay_cache(requests, system.settings, roofline(system.deployment, system.costs).tables, offline.keys)
-    (bounds,) = offline.bounds([system.settings.cache.num_blocks])
-    return beside(found, bounds)
+    costs = step_costs(system).tables
+    return replay_cache(offline_view(requests, system.config), system.settings, costs)
 
 
-def beside(found: dict[str, Any], bounds: dict[str, float]) -> dict[str, Any]:
-    """Every rate followed by its bounds."""
-    merged: dict[str, Any] = {}
-    for name, value in found.items():
-        merged[name] = value
-        merged |= {bound: bounds[bound] for bound in (f"{name}_infinite", f"{name}_optimum") if bound in bounds}
-    return merged
+def offline_view(requests: Requests, config: Config) -> Offline:
+    """The workload as the configuration wants it counted."""
+    return Offline(requests, config["block_tokens"], config["offline.answers"], config["offline.warm_up"])

@@ -21,8 +21,7 @@ from ..core.errors import UsageError
 from ..core.jit import compile_watch
 from ..core.journal import REFUSED, Counters, Journal
 from ..core.requests import Requests
-from ..costs.roofline import roofline
-from ..costs.tables import Costs
+from ..costs.step_times import Costs
 from ..engine.settings import EngineSettings
 from ..measured.run import MeasuredRun
 from ..metrics.latency import Summary, summarise
@@ -38,6 +37,7 @@ from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, target_notes
+from .step_times import step_costs
 from .system import System, build_system
 
 Progress = Callable[[int, int], None]
@@ -91,7 +91,7 @@ def run(
         requests, trace = workload or build_workload(system.config.tree())
         requests.check()
     with stages.stage("costs"):
-        costs = roofline(system.deployment, system.costs)
+        costs = step_costs(system)
     with stages.stage("build"):
         simulation = _simulation(system, requests, costs)
     with stages.stage("run"):
@@ -100,7 +100,7 @@ def run(
         journal, counters = simulation.journal(), simulation.counters()
         refused = _refusals(requests, journal, system.settings)
     with stages.stage("bounds"):
-        bounds = run_bounds(requests, simulation.block_keys(), journal, system.settings)
+        bounds = run_bounds(simulation)
     with stages.stage("metrics"):
         summary = summarise(journal, requests, counters, bounds, Slo(**system.config.section("slo")))
         target = target_notes(system.config["sharing.hit_rate"], bounds.infinite, counters.admitted_prompt_tokens)
@@ -186,7 +186,7 @@ def _record(
         engine=preset.engine,
         batching=config["batching"],
         overlap=config["overlap"],
-        overlap_default=preset.overlap_default,
+        overlap_default=preset.values["overlap"],
         model=system.deployment.model.name,
         dtype=config["dtype"],
         kv_dtype=config["kv_dtype"],
@@ -212,6 +212,7 @@ def _record(
         copy_on_write=config["cache.copy_on_write"],
         allocation=config["cache.allocation"],
         slo=str(Slo(**config.section("slo"))),
+        step_error=costs.error if config["clock"] == "modelled" else "",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..core.config import Config
+from ..core.config import DEFAULTS, Config
 from ..core.errors import UsageError
 from ..core.units import NS_PER_US
 from ..costs.deployment import Deployment
@@ -59,6 +59,7 @@ class System:
 
 def build_system(config: Config, record_steps: bool = False) -> System:
     """Close every open key and make the engine's settings. UsageError: cannot run, does not fit."""
+    config = _step_after_step(config)
     _check_runnable(config)
     if config["clock"] == "measured":
         return _measured_system(config)
@@ -66,6 +67,7 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     model = find_model(config["model"])
     config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     config = config.replaced(_closed(config, model), "by model")
+    config = config.replaced(_measured_host(config), config["step_times"] or config["device"])
     deployment = Deployment(
         device=device,
         model=model,
@@ -75,7 +77,7 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
     )
-    budget = memory_budget(deployment, _limits(config))
+    budget = memory_budget(deployment, engine_limits(config))
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = CostSettings(**config.section("costs"))
@@ -127,6 +129,14 @@ def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs
     return max(round(budget.block_bytes / bandwidth * 1e9), 1)
 
 
+def _step_after_step(config: Config) -> Config:
+    """A preset's overlap gives way to rules that know none; where somebody asked for it, that is an error."""
+    serial = config["batching"] == "static" or config["cache.copy_on_write"] or config["cache.allocation"] != "paged"
+    if serial and config.where["overlap"].startswith("preset "):
+        return config.replaced({"overlap": False}, "by batching" if config["batching"] == "static" else "by cache")
+    return config
+
+
 def _check_runnable(config: Config) -> None:
     if config["overlap"] and config["batching"] == "static":
         raise UsageError(
@@ -147,6 +157,15 @@ def _check_runnable(config: Config) -> None:
         )
 
 
+def _measured_host(config: Config) -> dict[str, Any]:
+    """Host times that a file of step times has measured, where nobody else has set them."""
+    from ..costs.sources import host_times  # here: it needs NumPy, and most systems have no such file
+
+    given = {f"costs.{name}": us for name, us in host_times(config["device"], config["step_times"]).items()}
+    preset = f"preset {config['preset']}"
+    return {key: us for key, us in given.items() if config.where[key] in (DEFAULTS, preset)}
+
+
 def _closed(config: Config, model: Model) -> dict[str, Any]:
     """What the open keys that depend on the model come to."""
     closed: dict[str, Any] = {}
@@ -162,7 +181,7 @@ def _closed(config: Config, model: Model) -> dict[str, Any]:
     return closed
 
 
-def _limits(config: Config) -> EngineLimits:
+def engine_limits(config: Config) -> EngineLimits:
     """What the reserve depends on: the widest step and the most sequences."""
     rules = config.section("scheduler")
     if rules["discipline"] == TOKEN_BUDGET:
@@ -197,8 +216,11 @@ def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_
         ),
         batching=config["batching"],
         overlap=config["overlap"],
+        tokenize_ns_per_request=round(costs.tokenize_us_per_request * NS_PER_US),
         tokenize_ns_per_token=round(costs.tokenize_us_per_token * NS_PER_US),
+        serial_tokenizer=costs.serial_tokenizer,
         detokenize_ns=round(costs.detokenize_us_per_token * NS_PER_US),
+        output_ns_per_token=round(costs.output_us_per_token * NS_PER_US),
         concurrency=config["arrivals.concurrency"],
         closed_loop=_is_closed_loop(config),
         record_steps=record_steps,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.requests import I64, NONE, Requests
-from ..offline.curve import Offline
+from ..offline.shared import Offline
 from ..workload.build import build_workload
 from ..workload.fit import Tables, distance, fitted, shared_tokens
 
@@ -46,8 +46,8 @@ def fit_trace(requests: Requests, seed: int = 0) -> Fit:
 
 
 def hit_rate(requests: Requests, block_tokens: int) -> float:
-    """Tokens that a cache which never evicts finds, prompts one after another / all prompt tokens."""
-    return Offline(requests, block_tokens).reuses.total * block_tokens / int(requests.prompt_tokens.sum())
+    """Of prompt tokens, in a cache that never evicts, one request after another, answers in it."""
+    return Offline(requests, block_tokens).endless().tokens
 
 
 def _with_groups(requests: Requests, block: int, wanted: float, seed: int) -> Tables:

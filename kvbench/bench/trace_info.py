@@ -9,8 +9,8 @@ import numpy as np
 from ..core.requests import I64, NONE, Requests
 from ..core.units import NS_PER_S
 from ..metrics.percentiles import Distribution, distribution
-from ..offline.bounds import id_reuses
-from ..offline.curve import Offline
+from ..offline.order import virtual_arrivals
+from ..offline.shared import Offline
 from ..workload.chain import block_ids, has_own_ids, shares_nothing
 from ..workload.rows import bad_rows
 from ..workload.trace import TraceInfo
@@ -32,6 +32,8 @@ def trace_info(requests: Requests, source: TraceInfo | None, sizes: tuple[int, .
         "path": source.path if source else "",
         "format": source.format if source else "generated",
         "sha256": source.sha256 if source else "",
+        "time_unit": source.time_unit if source else "",
+        "turns_of_rows": source.turns if source else "",
         "fingerprint": r.fingerprint(),
         "requests": len(r),
         "bad_rows": bad_rows(r.notes),
@@ -101,7 +103,7 @@ def _blocks(r: Requests) -> dict[str, Any]:
         "blocks": int(ids.size),
         "distinct_blocks": int(uses.size),
         "one_time_share": float(np.count_nonzero(uses == 1) / uses.size),
-        "reuse_age_s": _numbers(distribution(_ages(ids, np.repeat(_virtual_arrivals(r), counts))), NS_PER_S),
+        "reuse_age_s": _numbers(distribution(_ages(ids, np.repeat(virtual_arrivals(r), counts))), NS_PER_S),
     }
 
 
@@ -121,25 +123,18 @@ def _ages(ids: I64, time_ns: I64) -> I64:
     return np.diff(time_ns[order])[same]
 
 
-def _virtual_arrivals(r: Requests) -> I64:
-    """(n,) when a request comes if answers took no time."""
-    if not (r.after != NONE).any():
-        return r.arrival_ns
-    times = r.arrival_ns.tolist()
-    for i, (before, think) in enumerate(zip(r.after.tolist(), r.think_ns.tolist(), strict=True)):
-        if before != NONE:
-            times[i] = times[before] + think
-    return np.array(times, np.int64)
-
-
 def _hit_rates(r: Requests, size: int) -> dict[str, Any]:
-    """Of a cache that never evicts, prompts one after another: of whole blocks, of tokens, and of the trace's ids."""
+    """Of a cache that never evicts, one request after another: of whole blocks, of tokens, and of the trace's ids.
+
+    prompts: of tokens, when prompts alone enter the cache.
+    """
     offline = Offline(r, size)
-    hits = offline.reuses.total
+    endless = offline.endless()
     own = has_own_ids(r, size)
     return {
         "block_tokens": size,
-        "blocks": hits / max(int(offline.whole.sum()), 1),
-        "tokens": hits * size / int(r.prompt_tokens.sum()),
-        "ids": id_reuses(r).total / r.segment_stream.size if own else None,
+        "blocks": endless.blocks,
+        "tokens": endless.tokens,
+        "prompts": Offline(r, size, answers=False).endless().tokens,
+        "ids": offline.ids.total / r.segment_stream.size if own else None,
     }

@@ -14,9 +14,11 @@ import click
 
 from .. import __version__
 from ..core.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
+from .calibrate import calibrate_command
 from .capacity import capacity_command
 from .compare import ab_command, compare_command
 from .completion import completion_command
+from .device import device_command
 from .gate import gate_command
 from .kernels import kernels_command
 from .machine import doctor_command, env_command
@@ -28,6 +30,7 @@ from .run import run_command
 from .show import config_command, list_command
 from .sweep import sweep_command
 from .trace import trace_command
+from .validate import validate_command
 from .verify import verify_command
 
 NO_COLOR = bool(os.environ.get("NO_COLOR"))
@@ -65,7 +68,10 @@ app.add_command(capacity_command, "capacity")
 app.add_command(sweep_command, "sweep")
 app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
+app.add_command(device_command, "device")
 app.add_command(completion_command, "completion")
+app.add_command(validate_command, "validate")
+app.add_command(calibrate_command, "calibrate")
 app.add_command(report_command, "report")
 app.add_command(plot_command, "plot")
 give_verbose(app)

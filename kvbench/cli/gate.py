@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from ..gate.runs import Run
 
 
+FILES = ("markdown", "junit", "bencher", "action_benchmark")
+"""Options that write the report in another tool's form."""
+
+
 @click.command()
 @click.argument("candidates", nargs=-1, required=True, metavar="CANDIDATE...")
 @click.option("--baseline", required=True, metavar="PATH", help="A summary.csv or a run's folder.")
-@click.option("--max-regression", "limits", multiple=True, metavar="[METRIC=]5%", help="How much worse is allowed.")
-@click.option("--exact", is_flag=True, help="Any difference is a regression (modelled clock).")
+@click.option("--max-regression", "limits", multiple=True, metavar="METRIC=5%", help="Judge it; so much worse passes.")
+@click.option("--all", "everything", is_flag=True, help="Judge the others too: 0 % (modelled), 5 % (measured).")
+@click.option("--exact", is_flag=True, help="Judge all; any difference is a regression (modelled clock).")
 @click.option("--update", is_flag=True, help="Write the candidate into the baseline and say what changed.")
 @click.option("--markdown", metavar="FILE", help="Markdown, e.g. for $GITHUB_STEP_SUMMARY (appended).")
 @click.option("--junit", metavar="FILE", help="JUnit XML.")
@@ -29,20 +34,50 @@ if TYPE_CHECKING:
 def gate_command(candidates: tuple[str, ...], baseline: str, **parameters: Any) -> int:
     """Judge runs against a baseline: folders that `kvbench run -o` wrote, or summary.csv files.
 
-    The exit code is the verdict: 0 pass, 3 regression, 4 inconclusive, 5 not comparable (all: kvbench --help).
+    Metrics that are named are judged, the others reported; `--all --max-regression 5%` sets the limit of all. The exit
+    code is the verdict: 0 pass, 1 nothing measured, 3 regression, 4 inconclusive, 5 not comparable (all: kvbench
+    --help). Files are written for every verdict, also where nothing could be compared: with the reason.
     """
-    from ..gate.judge import gate
+    from ..core.errors import KvbenchError
+    from ..gate.judge import gate, refused
     from ..gate.runs import read_runs
+
+    if parameters["update"]:
+        return _update(Path(baseline), [run for path in candidates for run in read_runs(Path(path))], parameters)
+    _check_files(parameters)
+    runs: list[Run] = []
+    try:
+        for path in candidates:
+            runs += read_runs(Path(path))
+        report = gate(
+            read_runs(Path(baseline)), runs, parameters["limits"], parameters["everything"], parameters["exact"]
+        )
+    except KvbenchError as error:
+        _tell(refused(error, runs), parameters)
+        raise
+    _tell(report, parameters)
+    return report.exit_code
+
+
+def _check_files(parameters: dict[str, Any]) -> None:
+    """UsageError: a file that is asked for cannot be written."""
+    from ..report.files import check_file
+
+    for name in FILES:
+        if parameters[name] is not None:
+            check_file(f"--{name.replace('action_benchmark', 'github-action-benchmark')}", Path(parameters[name]))
+
+
+def _tell(report: Report, parameters: dict[str, Any]) -> None:
+    """The files that were asked for, then the table. The reason of a refusal goes to stderr, as of any error."""
     from ..gate.table import report_document, report_table
     from ..report.run_json import to_text
 
-    runs = [run for path in candidates for run in read_runs(Path(path))]
-    if parameters["update"]:
-        return _update(Path(baseline), runs, parameters)
-    report = gate(read_runs(Path(baseline)), runs, parameters["limits"], parameters["exact"])
     _write(report, parameters)
-    click.echo(to_text(report_document(report)) if parameters["as_json"] else report_table(report) + "\n", nl=False)
-    return report.exit_code
+    if parameters["as_json"]:
+        click.echo(to_text(report_document(report)), nl=False)
+    elif not report.refusal:
+        click.echo(report_table(report))
 
 
 def _update(path: Path, runs: list[Run], parameters: dict[str, Any]) -> int:
@@ -54,8 +89,8 @@ def _update(path: Path, runs: list[Run], parameters: dict[str, Any]) -> int:
     from ..report.files import make_folder, write_whole
     from ..report.run_json import to_text
 
-    if parameters["limits"] or parameters["exact"]:
-        raise UsageError("--update judges nothing; leave --max-regression and --exact out")
+    if parameters["limits"] or parameters["exact"] or parameters["everything"]:
+        raise UsageError("--update judges nothing; leave --max-regression, --all and --exact out")
     if path.is_dir():
         raise UsageError(f"--update --baseline {path}: a folder; name the summary.csv that is to be written")
     if not runs or not any(value is not None for run in runs for value in run.values.values()):
@@ -80,15 +115,13 @@ def _write(report: Report, parameters: dict[str, Any]) -> None:
     from ..report.files import write_whole
 
     summary = Path(parameters["markdown"] or "")
-    before = summary.read_text(encoding="utf-8") + "\n" if summary.is_file() else ""
+    before = summary.read_bytes() + b"\n" if summary.is_file() else b""
     texts: dict[str, Callable[[], str]] = {
-        "markdown": lambda: markdown(report, len(before.encode())),
+        "markdown": lambda: markdown(report, len(before)),
         "junit": lambda: junit(report),
-        "bencher": lambda: bencher(report.candidates),
-        "action_benchmark": lambda: action_benchmark(report.candidates),
+        "bencher": lambda: bencher(report),
+        "action_benchmark": lambda: action_benchmark(report),
     }
-    for name, text in texts.items():
-        if parameters[name] is None:
-            continue
-        path = Path(parameters[name])
-        write_whole(path, [before if name == "markdown" else "", text()])
+    for name in FILES:
+        if parameters[name] is not None:
+            write_whole(Path(parameters[name]), [before if name == "markdown" else b"", texts[name]()])

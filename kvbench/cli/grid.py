@@ -11,7 +11,7 @@ import click
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK
 from .options import configured
 from .progress import ProgressBar
-from .run import STDOUT, cache_state, quiet_compiler, say, write_files
+from .run import STDOUT, changes_of, quiet_compiler, say, write_files
 
 if TYPE_CHECKING:
     from ..bench.run import Result
@@ -24,8 +24,8 @@ def run_points(parameters: dict[str, Any]) -> int:
     from ..report.files import make_folder
     from ..sweep.grid import make_points, parse_axis
 
-    axes = [parse_axis(text) for text in parameters["grids"]]
-    points = make_points(axes, lambda changes: configured(parameters, [*cache_state(parameters), *changes]))
+    axes = [_sized(parse_axis(text), parameters) for text in parameters["grids"]]
+    points = make_points(axes, lambda changes: configured(parameters, [*changes_of(parameters), *changes]))
     if parameters["plot"] is not None:
         from ..report.plot import check_plot
 
@@ -36,6 +36,16 @@ def run_points(parameters: dict[str, Any]) -> int:
     _write(found, parameters, folder)
     click.echo(_shown(found, parameters), nl=False)
     return EXIT_OK if found.complete else _interrupted(found, len(points))
+
+
+def _sized(axis: Axis, parameters: dict[str, Any]) -> Axis:
+    """`cache.blocks=auto` as the sizes that this workload asks for."""
+    if (axis.key, axis.values) != ("cache.blocks", ("auto",)):
+        return axis
+    from ..sweep.grid import Axis
+    from ..sweep.run import automatic_sizes
+
+    return Axis(axis.key, automatic_sizes(configured(parameters, changes_of(parameters))))
 
 
 def _found(axes: Sequence[Axis], points: Sequence[Point], parameters: dict[str, Any], folder: Path | None) -> Grid:
@@ -68,10 +78,10 @@ def _write(found: Grid, parameters: dict[str, Any], folder: Path | None) -> None
         write_whole(folder / "grid.csv", grid_csv(found))
         written.append(f"grid.csv{'' if found.cache_only else ' and a folder for each point'} to {folder}")
     if parameters["plot"] is not None and found.complete:
-        from ..report.plot import draw
+        from ..report.plot import draw_grid
 
         path = Path(parameters["plot"])
-        write_whole(path, [draw(found, path.suffix)])
+        write_whole(path, [draw_grid(found, path.suffix, parameters["curve"])])
         written.append(str(path))
     if not parameters["quiet"]:
         for row in found.rows:
@@ -88,7 +98,7 @@ def _shown(found: Grid, parameters: dict[str, Any]) -> str:
         from ..report.run_json import to_text
 
         return to_text(grid_document(found))
-    return "".join(grid_csv(found)) if parameters["output"] == STDOUT else grid_table(found) + "\n"
+    return "".join(grid_csv(found)) if parameters["output"] == STDOUT else grid_table(found, parameters["curve"]) + "\n"
 
 
 def _interrupted(found: Grid, num_points: int) -> int:

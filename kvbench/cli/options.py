@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +13,7 @@ from ..core.errors import UsageError
 
 if TYPE_CHECKING:
     from ..bench.configure import Configured
+    from ..metrics.slo import Promise
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,6 +62,12 @@ def _keys() -> list[str]:
 keys_completed = names_from(_keys)
 """Of an option whose value begins with a key."""
 
+clients_completed = names_from(_clients)
+presets_completed = names_from(_presets)
+models_completed = names_from(_models)
+devices_completed = names_from(_devices)
+"""Of the options of these names."""
+
 
 def configuration_options(command: F) -> F:
     """Target, --trace, --set and the aliases; `configured` reads them."""
@@ -81,10 +89,12 @@ def configuration_options(command: F) -> F:
         click.option("--dtype", metavar="TYPE", help="Of the weights: bf16, fp16, fp8, int8, fp4."),
         click.option("--num-prompts", metavar="N", help="Requests to run."),
         click.option("--request-rate", metavar="R", help="Requests/s, or inf; a trace is stretched to it."),
+        click.option("--speedup", metavar="Nx", help="Replay a trace so many times faster, delays too: 2x."),
+        click.option("--arrivals", metavar="KIND", help="Of a trace: recorded, or poisson at the same mean rate."),
         click.option("--burstiness", metavar="B", help="Shape of the gamma gaps; 1 is Poisson."),
         click.option("--max-concurrency", metavar="N", help="Requests in flight at most."),
         click.option(
-            "--client", metavar="NAME", shell_complete=names_from(_clients), help="Client protocol of a tool (list)."
+            "--client", metavar="NAME", shell_complete=clients_completed, help="Client protocol of a tool (list)."
         ),
         click.option("--seed", metavar="N", help="Of everything drawn."),
         click.option(
@@ -149,6 +159,30 @@ def goodput_changes(given: Sequence[str]) -> list[str]:
     return changes
 
 
+def promises(given: Sequence[str]) -> list[Promise]:
+    """From `ttft.p99:500`, one or several in a text. UsageError: not NAME.pNN:MS."""
+    from ..metrics.slo import Promise
+
+    found = []
+    for text in (part for one in given for part in one.split()):
+        match = re.fullmatch(r"(ttft|tpot|itl|e2el)\.p(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", text)
+        if match is None or not 0 < float(match[2]) < 100 or not float(match[3]):
+            raise UsageError(f"--slo {text}: write it as ttft.p99:500; names are ttft, tpot, itl, e2el, times in ms")
+        found.append(Promise(match[1], float(match[2]), float(match[3])))
+    return found
+
+
+def _factor(text: str) -> float:
+    """2x, 1.5x or 2."""
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < 1e9:
+        raise UsageError(f"--speedup {text}: write it as 2x")
+    return factor
+
+
 def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ()) -> Configured:
     """The configuration of the shared options, and `more` changes on top of it. UsageError as `configure`."""
     from ..bench.configure import configure
@@ -159,6 +193,8 @@ def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ())
         if value is not None:
             changes.append((flag(parameter), f"{key}={value}"))
     changes += [("--goodput", text) for text in goodput_changes(parameters["goodput"])]
+    if parameters["speedup"] is not None:
+        changes.append(("--speedup", f"trace.time_scale={1 / _factor(parameters['speedup']):.12g}"))
     if parameters["skip_bad_rows"]:
         changes.append(("--skip-bad-rows", "trace.skip_bad_rows=true"))
     changes += [("--set", text) for text in parameters["sets"]]

@@ -9,7 +9,7 @@ import click
 from ..core.errors import EXIT_OK, UsageError
 from .run import say
 
-WHAT = ("ratios", "cdf", "spectrum", "curve", "misses", "timeline", "occupancy", "hits", "batch")
+WHAT = ("ratios", "cdf", "spectrum", "curve", "misses", "phases", "timeline", "occupancy", "hits", "batch", "accuracy")
 
 
 @click.command()
@@ -26,17 +26,12 @@ def plot_command(
 
     kvbench plot results/a results/b --what cdf --metric ttft -o ttft.svg
     """
-    from ..report.files import check_file
-    from ..report.plot import check_library
+    from ..report.plot import check_picture
 
     if not paths:
         raise UsageError("nothing to plot: give a folder that `kvbench run -o` wrote")
     place = Path(output)
-    if place.suffix not in (".svg", ".png"):
-        raise UsageError(f"-o {output}: write it as FILE.svg or FILE.png")
-    check_file("-o", place)
-    if place.suffix == ".png":
-        check_library()
+    check_picture(place, "-o")
     written = _write([Path(path) for path in paths], what, metric, place, baseline)
     if not quiet:
         say(f"wrote {', '.join(map(str, written))}")
@@ -46,7 +41,7 @@ def plot_command(
 def _write(paths: list[Path], what: str, metric: str | None, place: Path, baseline: str | None) -> list[Path]:
     from ..report.files import write_whole
     from ..report.pictures.gather import one_kind, read_named
-    from ..report.pictures.svg import standalone
+    from ..report.plot import picture
 
     charts = one_kind(read_named(paths, None if baseline is None else Path(baseline)), what)
     if metric is not None:
@@ -59,11 +54,6 @@ def _write(paths: list[Path], what: str, metric: str | None, place: Path, baseli
         own = place
         if len(charts) > 1:
             own = place.with_stem(f"{place.stem}-{chart.key.partition('-')[2] or i + 1}")
-        if place.suffix == ".svg":
-            write_whole(own, [standalone(chart)])
-        else:
-            from ..report.pictures.figure import to_png
-
-            write_whole(own, [to_png(chart)])
+        write_whole(own, [picture([chart], place.suffix)])
         written.append(own)
     return written

@@ -37,8 +37,13 @@ DETAILS = ("intervals", "attribution", "steady")
 @click.option("--cache-state", metavar="STATE", help="At t = 0: cold, warm, prefilled; both: cold and warm compared.")
 @click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
 @click.option(
+    "--answers/--no-answers", default=None, help="--cache-only: answers enter the cache as in a run (default), or not."
+)
+@click.option("--warm-up", metavar="SHARE", help="--cache-only: share of the requests, the first, not counted.")
+@click.option(
     "--grid", "grids", metavar="KEY=V,V", multiple=True, help="Run every combination; 1000..64000*4 is a range."
 )
+@click.option("--curve", type=click.Choice(["miss", "hit"]), default="miss", help="What a curve shows. [miss]")
 @click.option("--plot", metavar="FILE", help="Draw the curves of a grid: .svg or .png.")
 @click.option("--seeds", metavar="K", type=click.IntRange(min=1), help="Run K seeds, from --seed on, as replicates.")
 @click.option("--intervals", is_flag=True, help="Intervals of every percentile, correlation heeded.")
@@ -56,6 +61,8 @@ def run_command(**parameters: Any) -> int:
         raise UsageError("--steps writes steps.csv; give a folder with -o DIR")
     if parameters["cache_only"] and output is not None and not parameters["grids"]:
         raise UsageError("--cache-only prints hit rates and writes no files; leave -o out (--json for a program)")
+    if not parameters["cache_only"] and (parameters["answers"] is not None or parameters["warm_up"] is not None):
+        raise UsageError("--answers, --no-answers and --warm-up say what --cache-only counts; add --cache-only")
     if parameters["plot"] is not None and not parameters["grids"]:
         raise UsageError("--plot draws the curves of a grid; add --grid cache.blocks=1000..64000*4")
     if parameters["target"] is None and parameters["trace"] is None:
@@ -82,7 +89,7 @@ def run_command(**parameters: Any) -> int:
         from .replicates import run_replicates
 
         return run_replicates(parameters)
-    configuration = configured(parameters, cache_state(parameters))
+    configuration = configured(parameters, changes_of(parameters))
     if parameters["cache_only"]:
         return _replay(configuration, parameters)
     return _run(configuration, parameters)
@@ -100,6 +107,17 @@ def _check_timeline(parameters: dict[str, Any]) -> None:
     from ..report.files import check_file
 
     check_file("--timeline", Path(parameters["timeline"]))
+
+
+def changes_of(parameters: dict[str, Any]) -> list[tuple[str, str]]:
+    """Options of this command that are keys, as changes of the configuration."""
+    changes = cache_state(parameters)
+    if parameters["answers"] is not None:
+        option = "--answers" if parameters["answers"] else "--no-answers"
+        changes.append((option, f"offline.answers={str(parameters['answers']).lower()}"))
+    if parameters["warm_up"] is not None:
+        changes.append(("--warm-up", f"offline.warm_up={parameters['warm_up']}"))
+    return changes
 
 
 def cache_state(parameters: dict[str, Any]) -> list[tuple[str, str]]:
@@ -204,11 +222,11 @@ def _interrupted(result: Result, folder: Path | None) -> int:
 def _replay(configuration: Configured, parameters: dict[str, Any]) -> int:
     quiet_compiler(parameters["quiet"])
     from ..bench.replay import replay
+    from ..report.replay_table import replay_document, replay_table
     from ..report.run_json import to_text
-    from ..report.table import REPLAY_BOUNDS, figures, note
 
     found = replay(configuration)
-    click.echo(to_text(found) if parameters["as_json"] else f"{figures(found)}\n{note(REPLAY_BOUNDS)}\n", nl=False)
+    click.echo(to_text(replay_document(found)) if parameters["as_json"] else replay_table(found), nl=False)
     return EXIT_OK
 
 

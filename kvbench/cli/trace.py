@@ -79,7 +79,8 @@ def convert_command(
 
     What the form cannot say is named, one line for each loss.
     """
-    from ..workload.formats import mooncake_out, own
+    from ..workload import mooncake_out
+    from ..workload.formats.kvbench import write
 
     path = _writable(output)
     if path.exists() and Path(file).exists() and path.samefile(file):
@@ -87,14 +88,14 @@ def convert_command(
     requests, _ = _loaded(file, parameters, skip_bad_rows)
     block = block_tokens or requests.block_hint or 512
     lost = [] if target == "kvbench" else mooncake_out.losses(requests, block)
-    _write(path, own.write(requests) if target == "kvbench" else mooncake_out.write(requests, block))
+    _write(path, write(requests) if target == "kvbench" else mooncake_out.write(requests, block))
     if not parameters["quiet"]:
         for note in requests.notes:
             say(f"note: {note}")
         for text in lost:
             say(f"lost: {text}")
-        if target == "mooncake" and block != 512:
-            say(f"its ids are of {block} tokens: read it with trace.block_tokens={block}")
+        if target == "mooncake" and (keys := mooncake_out.keys_to_read(requests, block)):
+            say(f"read it with {' and '.join(keys)}")
         say(f"wrote {len(requests):,} requests to {path}; fingerprint {requests.fingerprint()[:16]}")
     return EXIT_OK
 

@@ -19,6 +19,7 @@ from ..core.jit import entry, inline, jit, struct
 from ..core.requests import NONE, Requests
 from ..core.units import NEVER_NS
 from ..kernels.event_heap import EventHeap, first_time, make_event_heap, pop_event, push_event
+from ..scheduler.stages import Stages, tokenized_ns
 from ..scheduler.state import Sequences
 from ..scheduler.state_columns import (
     ARRIVED,
@@ -41,9 +42,9 @@ class Clients:
     arrive_order, next_arrival   sequences that arrive by themselves, in order, and how many have
     held            (n,) the queue behind the concurrency cap, from held_head to held_tail
     in_flight       sequences sent of which the client does not have the last token; concurrency: at most, 0 = no cap
+    stages          text to tokens, before an engine sees it
     closed_loop     an intended arrival is the moment at which a place is free
     refuse, capacity_tokens, max_model_len   what could never run is refused at arrival
-    lead            (r,) the request whose successors wait for this one, mostly itself
     ended_ns        (r,) of a lead: when the last of its sequences that are done was
     think_ns        (r,) from there to the arrival
     marks, next_mark   sequences whose sending begins a phase, in order, and how many have begun
@@ -60,11 +61,10 @@ class Clients:
     in_flight: "i8"
     concurrency: "i8"
     closed_loop: "b1"
-    tokenize_ns: "i8"
+    stages: "Stages"
     refuse: "b1"
     capacity_tokens: "i8"
     max_model_len: "i8"
-    lead: "i8[::1]"
     ended_ns: "i8[::1]"
     think_ns: "i8[::1]"
     marks: "i8[::1]"
@@ -78,14 +78,13 @@ def make_clients(
     *,
     concurrency: int,
     closed_loop: bool,
-    tokenize_ns: int,
+    stages: Stages,
     refuse: bool,
     capacity_tokens: int,
     max_model_len: int,
 ) -> Clients:
     """Clients at t = 0. concurrency is in sequences."""
     r, num = requests, requests.num_sequences
-    own = np.arange(len(r))
     marks = np.zeros(0, np.int64)
     if r.excluded:
         begins = [int(np.argmax(r.phase == phase)) for phase in range(len(r.phases)) if np.any(r.phase == phase)]
@@ -101,11 +100,10 @@ def make_clients(
         0,
         concurrency,
         closed_loop,
-        tokenize_ns,
+        stages,
         refuse,
         capacity_tokens,
         max_model_len,
-        own if r.joins is None else np.where(r.joins == NONE, own, r.joins),
         np.zeros(len(r), np.int64),
         r.think_ns.copy(),
         marks,
@@ -157,7 +155,7 @@ def arrive(c, seq, now):
     q = c.seqs
     if not c.closed_loop:
         _note_phase(c, seq, now)
-    if c.refuse and (q.output[seq] < 1 or _too_large(c, seq)):
+    if c.refuse and can_never_run(q, seq, c.capacity_tokens, c.max_model_len):
         q.queued[seq] = now
         close(c, seq, REFUSED, now)
         return
@@ -171,9 +169,10 @@ def arrive(c, seq, now):
 
 
 @inline
-def _too_large(c, seq):
-    whole = c.seqs.prompt[seq] + c.seqs.max_tokens[seq]
-    return whole > c.capacity_tokens or whole > c.max_model_len
+def can_never_run(q, seq, capacity_tokens, max_model_len):
+    """Whether a sequence asks for nothing, or for more than could ever run."""
+    whole = q.prompt[seq] + q.max_tokens[seq]
+    return q.output[seq] < 1 or whole > capacity_tokens or whole > max_model_len
 
 
 @jit
@@ -186,7 +185,7 @@ def _send(c, seq, now):
         if q.cancel_after[seq] >= 0:
             push_event(c.events, now + q.cancel_after[seq], CANCEL, seq)
     q.state[seq] = TOKENIZING
-    q.queued[seq] = now + c.tokenize_ns * q.prompt[seq]
+    q.queued[seq] = tokenized_ns(c.stages, now, q.prompt[seq])
     push_event(c.events, q.queued[seq], READY, seq)
     if c.closed_loop:
         _note_phase(c, seq, now)
@@ -235,7 +234,7 @@ def ended(c, seq):
         c.in_flight -= 1
     else:
         push_event(c.events, q.finish[seq], PLACE_FREE, seq)  # the client has its last token only then
-    lead = c.lead[q.request[seq]]
+    lead = q.lead[q.request[seq]]
     q.pending[lead] -= 1
     c.ended_ns[lead] = max(c.ended_ns[lead], q.finish[seq])
     if q.pending[lead] == 0:

@@ -15,6 +15,7 @@ from ..core.units import NEVER_NS
 from ..scheduler.backup import end_copies, next_end
 from ..scheduler.lifecycle import close_sequence
 from ..scheduler.queues import queue_back, queue_by_urgency
+from ..scheduler.stages import tokenized_ns
 from ..scheduler.state import set_state
 from ..scheduler.state_columns import (
     ARRIVED,
@@ -145,7 +146,7 @@ def deliver(e):
 def _arrive(e, seq):
     """A client wants to send: refused if it could never run, held back by the concurrency cap, or sent."""
     q = e.seqs
-    if e.refuse and (q.output[seq] < 1 or _too_large(e, seq)):
+    if is_refused(e, seq):
         q.queued[seq] = q.arrival[seq]
         close_sequence(e, seq, REFUSED, q.arrival[seq])
         return
@@ -159,9 +160,10 @@ def _arrive(e, seq):
 
 
 @inline
-def _too_large(e, seq):
+def is_refused(e, seq):
+    """Whether a sequence is refused at arrival: it asks for nothing, or for more than could ever run."""
     whole = e.seqs.prompt[seq] + e.seqs.max_tokens[seq]
-    return whole > e.capacity_tokens or whole > e.rules.max_model_len
+    return e.refuse and (e.seqs.output[seq] < 1 or whole > e.capacity_tokens or whole > e.rules.max_model_len)
 
 
 @jit
@@ -174,8 +176,8 @@ def _send(e, seq, now):
         if q.cancel_after[seq] >= 0:
             push_event(e, now + q.cancel_after[seq], CANCEL, seq)
     set_state(e, seq, TOKENIZING)
-    q.queued[seq] = now + e.tokenize_ns * q.prompt[seq]
-    if e.tokenize_ns > 0:
+    q.queued[seq] = tokenized_ns(e.stages, now, q.prompt[seq])
+    if q.queued[seq] > now:
         push_event(e, q.queued[seq], READY, seq)
     else:
         _enqueue(e, seq)

@@ -12,26 +12,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.errors import UsageError
 from ..core.jit import entry
 from ..core.requests import Requests
 from ..engine.settings import EngineSettings
 from ..prefix.forgetting import empty_map, empty_tree
+from ..scheduler.forks import drop
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import FIRST_TERMINAL, HASHED, NO_SEQ, RADIX
+from ..scheduler.state_columns import FIRST_TERMINAL, HASHED, NEXT, NO_SEQ, NO_SLOT, RADIX, SEQ
 
 
 class Flushes:
-    """Those of a workload.
-
-    raises   UsageError: copy on write keeps tables of its own beside the cache
-    """
+    """Those of a workload."""
 
     def __init__(self, requests: Requests, settings: EngineSettings) -> None:
         self.times: list[int] = [] if requests.flush_ns is None else requests.flush_ns.tolist()
         self._namespaces: list[int] = [] if requests.flush_namespace is None else requests.flush_namespace.tolist()
-        if self.times and settings.cache.copy_on_write:
-            raise UsageError("flush empties a prefix cache; it needs cache.copy_on_write = false")
+        self._keeps_tables = settings.cache.copy_on_write
         self._visited = settings.cache.state != "cold"
         first = int(requests.namespace.max()) + 1
         self._new = [first + i for i in range(len(self.times))]  # the root that each leaves behind
@@ -44,7 +40,20 @@ class Flushes:
     def carry_out(self, engine: Engine, index: int) -> None:
         """One of them happens to an engine, between two of its steps."""
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            if self._keeps_tables:
+                _drop_kept(engine, self._old[index])
             _flush(engine, self._old[index], self._new[index], self._visited)
+
+
+@entry
+def _drop_kept(e, old):
+    """Copy on write: tables that are kept for later turns are of no use any more, either."""
+    slot = e.kept_head
+    while slot != NO_SLOT:
+        following = e.slots.rec[slot, NEXT]
+        if e.seqs.namespace[e.slots.rec[slot, SEQ]] == old:
+            drop(e, slot)
+        slot = following
 
 
 @entry

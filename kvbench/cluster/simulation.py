@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,39 @@ _STATUS_OF_STATE = {
 }
 
 
+@dataclass(frozen=True)
+class Admissions:
+    """The m sequences of an engine that were ever admitted; of beams all, not only the one that is heard.
+
+    sequence, request   (m,)
+    prompt              (m,) tokens
+    asked               (m,) 1 = it looked for its prompt in the cache; 0: it waited for that of another (copy on write)
+    scheduled_ns, finish_ns   (m,) first admission, end; NEVER = has not ended
+    request_of          (sequences,) the request of every sequence
+    """
+
+    sequence: I64
+    request: I64
+    prompt: I64
+    asked: I64
+    scheduled_ns: I64
+    finish_ns: I64
+    request_of: I64
+
+    def taken(self, order: I64) -> Admissions:
+        """In another order, or some of them."""
+        columns = {f.name: getattr(self, f.name)[order] for f in fields(self) if f.name != "request_of"}
+        return Admissions(**columns, request_of=self.request_of)
+
+
+def admissions_of(engine: Engine) -> Admissions:
+    """Of an engine in whatever state."""
+    q = engine.seqs.read()
+    admitted = np.flatnonzero(q["scheduled"] >= 0)
+    names = ("request", "prompt", "asked", "scheduled", "finish")
+    return Admissions(admitted, *(q[name][admitted] for name in names), q["request"])
+
+
 class Simulation:
     """Clients and engines on the modelled clock.
 
@@ -72,7 +106,7 @@ class Simulation:
             shared.seqs,
             concurrency=settings.concurrency * max(settings.beam.width, 1),
             closed_loop=settings.closed_loop,
-            tokenize_ns=settings.tokenize_ns_per_token,
+            stages=self.engines[0].stages,
             refuse=True,
             capacity_tokens=capacity_tokens(settings),
             max_model_len=settings.max_model_len,
@@ -212,6 +246,10 @@ class Simulation:
             parts_ns=parts_of(q, status, self.settings)[heard],
             itl_phase=self._phase_of_gaps(),
         )
+
+    def admissions(self) -> Admissions:
+        """Sequences that were admitted so far."""
+        return admissions_of(self.engine)
 
     def block_keys(self) -> BlockKeys:
         """Keys of the whole blocks of every sequence."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 F64: TypeAlias = NDArray[np.float64]
+I64: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..core.errors import UsageError
 
@@ -47,6 +48,7 @@ class Device:
             "bf16": self.flops_bf16,
             "fp16": self.flops_bf16,
             "fp8": self.flops_fp8,
+            "fp8-block": self.flops_fp8,
             "int8": self.flops_int8,
             "fp4": self.flops_fp4,
         }
@@ -105,8 +107,25 @@ DEVICES: dict[str, Device] = {device.name: device for device in _ROWS}
 
 
 def find_device(name: str) -> Device:
-    """The device of this name. Raises UsageError that names the nearest."""
+    """The device of this name, or of a file of step times or corrections. UsageError that names the nearest."""
+    if name.endswith(".npz"):
+        from .step_times import load_step_times  # here: it needs NumPy
+
+        return load_step_times(Path(name)).origin.device
+    if name.endswith(".toml"):
+        from .corrections import read_corrections
+
+        return find_device(read_corrections(Path(name))["base"])
     if name in DEVICES:
         return DEVICES[name]
     nearest = difflib.get_close_matches(name.lower(), DEVICES, n=1, cutoff=0.0)[0]
     raise UsageError(f"unknown device {name!r}; the nearest is {nearest!r} (`kvbench list` shows all)")
+
+
+def find_hardware(name: str) -> Device:
+    """The device that another tool's name means: RTX4090, h200_sxm, NVIDIA H100."""
+    plain = "".join(c for c in name.lower() if c.isalnum()).removeprefix("nvidia").removesuffix("sxm")
+    for device in DEVICES.values():
+        if plain == device.name.replace("-", ""):
+            return device
+    raise UsageError(f"hardware {name!r} is none of the known devices ({', '.join(DEVICES)}); name it with --device")

@@ -27,11 +27,18 @@ class CostSettings:
     launch_us: float = 2.0
     step_overhead_us: float = 500.0
     request_overhead_us: float = 10.0
+    tokenize_us_per_request: float = 0.0
     tokenize_us_per_token: float = 2.0
     detokenize_us_per_token: float = 10.0
+    serial_tokenizer: bool = False
+    output_us_per_token: float = 0.0
+    graphs: str = "none"
+    silicon: bool = True
 
 
 DEFAULTS = CostSettings()
+GRAPH_RULES = ("none", "vllm", "vllm-ascend", "sglang")
+"""See costs.graphs."""
 
 
 def _efficiency(name: str, meaning: str) -> Key:
@@ -50,6 +57,11 @@ COST_KEYS: tuple[Key, ...] = (
     _time("launch_us", "gap before each kernel of a step"),
     _time("step_overhead_us", "host time of a step: schedule, prepare inputs, sample"),
     _time("request_overhead_us", "host time of a step for each sequence in it"),
+    _time("tokenize_us_per_request", "delay of a request before it is queued: HTTP, template, hand-over"),
     _time("tokenize_us_per_token", "delay of a request before it is queued, for each prompt token"),
     _time("detokenize_us_per_token", "delay of each token before it is handed out"),
+    Key("costs.serial_tokenizer", "bool", False, "", "a server has one tokeniser: prompts wait for those before them"),
+    _time("output_us_per_token", "a server has one output stage: time of each token in it, one after the other"),
+    Key("costs.graphs", "choice", DEFAULTS.graphs, "", "whose captured graphs pad a step", GRAPH_RULES),
+    Key("costs.silicon", "bool", DEFAULTS.silicon, "", "use shipped measurements where one fits, not the datasheet"),
 )

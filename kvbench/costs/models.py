@@ -8,11 +8,12 @@ up to the published parameter count.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 
 from ..core.errors import UsageError
 
-WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625}
+WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "int8": 1.0, "fp4": 0.5625}
 """Bytes per quantised weight. fp4 is NVFP4: half a byte and an fp8 scale for every 16 weights. The scales of
 fp8 and int8 (one per channel or per 128 x 128 block: below 0.1 %) are not counted."""
 
@@ -117,6 +118,17 @@ def find_model(name: str) -> Model:
         f"unknown model {name!r}; the nearest is {nearest!r} (`kvbench list` shows all; "
         "a path to a config.json works too)"
     )
+
+
+_HUB_WORDS = re.compile(r"^meta-|-(instruct|thinking|base|chat|hf|fp8|v\d+\.\d+|\d{4})\b")
+
+
+def find_hub_model(hub_name: str) -> Model:
+    """The built-in model that a hub's name means: meta-llama/Meta-Llama-3.1-8B-Instruct is llama-3.1-8b."""
+    short = _HUB_WORDS.sub("", hub_name.lower().rpartition("/")[2])
+    if short in MODELS:
+        return MODELS[short]
+    raise UsageError(f"model {hub_name!r} is none of the built-in ones ({', '.join(MODELS)}); name it with --model")
 
 
 def divides(model: Model, tp: int) -> bool:
@@ -250,6 +262,19 @@ _BUILT_IN = (
     Model("qwen3-8b", "Qwen3 8B", 36, 4096, 32, 8, 128, 12288, 151936, 40960, qk_norm=True),
     Model("qwen3-32b", "Qwen3 32B", 64, 5120, 64, 8, 128, 25600, 151936, 40960, qk_norm=True),
     Model("mistral-7b", "Mistral 7B v0.3", 32, 4096, 32, 8, 128, 14336, 32768, 32768),
+    Model(
+        "qwen3-30b-a3b", "Qwen3 30B-A3B", 48, 2048, 32, 4, 128, 6144, 151936, 40960, qk_norm=True,
+        moe=Moe(num_experts=128, experts_per_token=8, expert_width=768),
+    ),
+    Model(
+        "qwen3-235b-a22b", "Qwen3 235B-A22B", 94, 4096, 64, 4, 128, 12288, 151936, 40960, qk_norm=True,
+        moe=Moe(num_experts=128, experts_per_token=8, expert_width=1536),
+    ),
+    Model(
+        "kimi-k2", "Kimi K2", 61, 7168, 64, 64, 128, 18432, 163840, 131072,
+        mla=Mla(q_lora_rank=1536, kv_lora_rank=512, rope_head_dim=64, nope_head_dim=128, v_head_dim=128),
+        moe=Moe(num_experts=384, experts_per_token=8, expert_width=2048, shared_width=2048, dense_layers=1),
+    ),
     Model(
         "deepseek-v3", "DeepSeek V3", 61, 7168, 128, 128, 128, 18432, 129280, 163840,
         mla=Mla(q_lora_rank=1536, kv_lora_rank=512, rope_head_dim=64, nope_head_dim=128, v_head_dim=128),

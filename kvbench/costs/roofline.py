@@ -31,7 +31,7 @@ from .models import (
     matmul_bytes,
     matmuls,
 )
-from .tables import Costs, Overheads, build_tables
+from .step_times import Costs, Origin, StepTimes, costs_of, shape_of
 
 MAX_STEP_TOKENS = 1 << 17
 MAX_SEQUENCES = 1 << 13
@@ -53,7 +53,7 @@ class Rank:
     flops_per_ns        matrix products of the model's dtype
     wide_flops_per_ns   at 16 bits: attention, head, router
     bytes_per_ns        device memory
-    link_bytes_per_ns   to the other ranks, per direction; 0 at tp 1
+    link_bytes_per_ns   to the other ranks, per direction
     """
 
     deployment: Deployment
@@ -88,6 +88,14 @@ class Rank:
             return np.zeros_like(tokens)
         moved = tokens * (model.hidden * WIDE_BYTES * 2.0 * (tp - 1) / tp)
         return 2 * model.num_layers * (self.allreduce_ns + moved / self.link_bytes_per_ns)
+
+    def exchange_ns(self, tokens: F64, replicas: int) -> F64:
+        """Between replicas that share experts: in every such layer all tokens are gathered and results scattered."""
+        model = self.deployment.model
+        if replicas == 1 or model.moe is None:
+            return np.zeros_like(tokens)
+        moved = tokens * (model.hidden * WIDE_BYTES * (replicas - 1.0))
+        return 2 * (model.num_layers - model.moe.dense_layers) * (self.allreduce_ns + moved / self.link_bytes_per_ns)
 
     @property
     def _heads(self) -> int:
@@ -166,7 +174,7 @@ def make_rank(deployment: Deployment, settings: CostSettings = DEFAULTS) -> Rank
     """One rank with its effective rates."""
     device = deployment.device
     flops = device.flops(deployment.dtype) or device.flops_bf16
-    link = (device.scale_up or device.host_link) if deployment.tp > 1 else 0.0
+    link = device.scale_up or device.host_link
     if deployment.tp > 1 and not link:
         raise UsageError(f"{device.name} has no link to another device: try tp 1")
     return Rank(
@@ -179,23 +187,41 @@ def make_rank(deployment: Deployment, settings: CostSettings = DEFAULTS) -> Rank
     )
 
 
-def roofline(deployment: Deployment, settings: CostSettings = DEFAULTS) -> Costs:
-    """Cost tables of this combination, for sequences up to deployment.length."""
-    rank = make_rank(deployment, settings)
-    tables = build_tables(
-        linear=sample_line(rank.linear_ns, _LINE_BITS, MAX_STEP_TOKENS),
-        communication=sample_line(rank.communication_ns, 0, MAX_STEP_TOKENS),
-        head=sample_line(rank.head_ns, _LINE_BITS, MAX_SEQUENCES),
-        prefill=_prefill_grid(rank),
-        decode=_decode_grid(rank),
-        overheads=_overheads(rank, settings),
-    )
-    device = deployment.device
+def roofline_times(deployment: Deployment, settings: CostSettings = DEFAULTS) -> StepTimes:
+    """Step times of this combination, for sequences up to deployment.length."""
+    rank, device = make_rank(deployment, settings), deployment.device
+    decode = _decode_grid(rank)
     source = (
         f"roofline of {device.title}: datasheet, uncalibrated ({settings.flops_efficiency:g} of FLOP/s, "
         f"{settings.bandwidth_efficiency:g} of bandwidth); datasheet confidence {device.confidence}"
     )
-    return Costs(tables, source, notes=_notes(deployment))
+    origin = Origin(
+        kind="roofline",
+        source=source,
+        device=device,
+        model=deployment.model.name,
+        shape=shape_of(deployment.model),
+        dtype=deployment.dtype,
+        kv_dtype=deployment.kv_dtype,
+        tp=deployment.tp,
+        measured=0.0,
+        notes=_notes(deployment),
+    )
+    return StepTimes(
+        origin,
+        linear=sample_line(rank.linear_ns, _LINE_BITS, MAX_STEP_TOKENS),
+        communication=sample_line(rank.communication_ns, 0, MAX_STEP_TOKENS),
+        head=sample_line(rank.head_ns, _LINE_BITS, MAX_SEQUENCES),
+        prefill=_prefill_grid(rank),
+        decode=decode,
+        mixed=decode,
+        launch_ns=_kernels(deployment) * settings.launch_us * 1e3,
+    )
+
+
+def roofline(deployment: Deployment, settings: CostSettings = DEFAULTS) -> Costs:
+    """Cost tables of this combination, without graphs."""
+    return costs_of(roofline_times(deployment, settings), settings)
 
 
 def _prefill_grid(rank: Rank) -> Grid:
@@ -212,15 +238,11 @@ def _decode_grid(rank: Rank) -> Grid:
     return Grid(0, 0, rank.decode_compute_ns(batch, context_sum), rank.decode_memory_ns(batch, context_sum))
 
 
-def _overheads(rank: Rank, settings: CostSettings) -> Overheads:
-    model, tp = rank.deployment.model, rank.deployment.tp
-    kernels = sum(m.layers for m in matmuls(model, tp))
-    kernels += model.num_layers * _SMALL_KERNELS_PER_LAYER + _SMALL_KERNELS_PER_STEP
-    return Overheads(
-        step_ns=(settings.step_overhead_us + kernels * settings.launch_us) * 1e3,
-        sequence_ns=settings.request_overhead_us * 1e3,
-        copy_ns_per_byte=2.0 / rank.bytes_per_ns,
-    )
+def _kernels(deployment: Deployment) -> int:
+    """Kernels of a step."""
+    model = deployment.model
+    products = sum(m.layers for m in matmuls(model, deployment.tp))
+    return products + model.num_layers * _SMALL_KERNELS_PER_LAYER + _SMALL_KERNELS_PER_STEP
 
 
 def _notes(deployment: Deployment) -> tuple[str, ...]:

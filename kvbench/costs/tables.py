@@ -1,8 +1,10 @@
 """Cost tables and the one evaluator that reads them: a query in, nanoseconds by resource out.
 
 A step costs: linear part by new tokens, output head by sequences, prefill attention by (new, context) of
-each chunk, decode attention by (batch, summed context), communication by new tokens, host and launch
-time, copies. Who fills the tables (datasheet, profile, fit) is unknown here.
+each chunk, decode attention by (batch, summed context), communication by new tokens, host time, launches, copies.
+Decode attention has two tables: beside a prefill chunk the decodes lose the kernel made for them, and take
+1.2 to 4 times as long. Where graphs are captured, a step pays for the tokens that its graph is padded to.
+Who fills the tables (datasheet, profile, measured kernels, fit) is unknown here.
 
 Between the points of an axis (see axes.py) interpolation is (bi)linear, beyond the last one the last stretch
 goes on. Floats live only here: in a fixed order, without libm, rounded to whole ns once per chunk and
@@ -18,7 +20,7 @@ import numpy as np
 
 from ..core.errors import UsageError
 from ..core.jit import jit, struct
-from .axes import F64, Grid, Line
+from .axes import F64, I64, Grid, Line
 
 # The query: a float64 array of QUERY_SIZE entries, filled by the verbs below.
 (
@@ -34,25 +36,44 @@ from .axes import F64, Grid, Line
     ACTIVE_EXPERTS,
     DISPATCH_BYTES,
     COPY_BYTES,
-) = range(12)
-QUERY_SIZE = 12
+    OUTSIDE,
+) = range(13)
+QUERY_SIZE = 13
 # NEW_TOKENS            tokens computed in the step, prefill and decode
 # NUM_PREFILL           prefill chunks in the step
 # PREFILL_ATTENTION_NS  accumulated by add_prefill, whole ns
 # DECODE_CONTEXT_SUM    cached tokens that the decoding sequences attend to
 # NUM_SEQUENCES         sequences in the step; each computes logits for its last token (both engines do so
 #                       even for a chunk that is not the last, and drop them)
-# GRAPH_BUCKET          batch size that a captured graph pads to
+# GRAPH_BUCKET          tokens that the step is padded to; 0: as the captured graphs of this engine pad it. Replicas
+#                       that step in lockstep are all padded to the widest: whoever steps them sets it (padded_tokens)
 # EXPERT_LOAD_MAX, ACTIVE_EXPERTS, DISPATCH_BYTES   of one rank
 # COPY_BYTES            bytes copied within the device before the step (a shared block that is written)
+# OUTSIDE               1 after step_ns when a look-up lay beyond what was measured
 
 # The result: an int64 array of NUM_RESOURCES entries; its sum is the step.
-LINEAR, PREFILL_ATTENTION, DECODE_ATTENTION, COMMUNICATION, HOST, COPY = range(6)
-NUM_RESOURCES = 6
-RESOURCE_NAMES = ("linear", "prefill_attention", "decode_attention", "communication", "host", "copy")
+LINEAR, PREFILL_ATTENTION, DECODE_ATTENTION, COMMUNICATION, HOST, COPY, LAUNCH = range(7)
+NUM_RESOURCES = 7
+RESOURCE_NAMES = ("linear", "prefill_attention", "decode_attention", "communication", "host", "copy", "launch")
 
-UNREAD = ("decode_context_max", "graph_bucket", "expert_load_max", "active_experts", "dispatch_bytes")
-"""Dimensions of the query that no table here has: uneven contexts, graph padding, expert imbalance."""
+UNREAD = ("decode_context_max", "expert_load_max", "active_experts", "dispatch_bytes")
+"""Dimensions of the query that no table here has: uneven contexts, expert imbalance."""
+
+# What a table was measured up to: entries of CostTables.limits.
+(
+    LIMIT_TOKENS,
+    LIMIT_SEQUENCES,
+    LIMIT_CHUNK,
+    LIMIT_CHUNK_CONTEXT,
+    LIMIT_BATCH,
+    LIMIT_CONTEXT,
+) = range(6)
+LIMIT_NAMES = ("tokens", "sequences", "chunk", "chunk_context", "batch", "context")
+NO_LIMITS = (np.inf,) * len(LIMIT_NAMES)
+"""Of formulas: they hold everywhere."""
+
+ALONE, BESIDE_PREFILL = 0, 1
+"""First axis of the decode tables."""
 
 
 @struct
@@ -62,10 +83,18 @@ class CostTables:
     linear_ns, comm_ns    (points,) by new tokens
     head_ns               (points,) by sequences
     prefill_*_ns          (new points, context + 1 points) of one chunk: the larger of the two
-    decode_*_ns           (batch points, context sum points) of all decoding sequences: the larger of the two
-    host_step_ns          host and launch time of a step
+    decode_*_ns           (2, batch points, context sum points) of all decoding sequences, alone and beside a
+                          prefill chunk: the larger of the two
+    graph_sizes           (n + 1,) tokens that a step of so many tokens is padded to; of more: not padded
+    graph_mixed           a step with a prefill chunk is padded too
+    host_step_ns          host time of a step
     host_sequence_ns      host time of a step per sequence
     copy_ns_per_byte      copies within the device
+    prefill_step_ns       once per step that has prefill chunks: their attention is one kernel, whose floor the table of
+                          a single chunk leaves out
+    launch_ns             gaps between the kernels of a step, on the device
+    floor_ns              no step keeps the device for less: its launches take as long
+    limits                (6,) counts up to which the source of the tables has points, see LIMIT_NAMES; inf = all
     """
 
     linear_ns: "f8[::1]"
@@ -78,56 +107,92 @@ class CostTables:
     prefill_memory_ns: "f8[:,::1]"
     prefill_new_bits: "i8"
     prefill_context_bits: "i8"
-    decode_compute_ns: "f8[:,::1]"
-    decode_memory_ns: "f8[:,::1]"
+    decode_compute_ns: "f8[:,:,::1]"
+    decode_memory_ns: "f8[:,:,::1]"
     decode_batch_bits: "i8"
     decode_context_bits: "i8"
+    graph_sizes: "i8[::1]"
+    graph_mixed: "b1"
     host_step_ns: "f8"
     host_sequence_ns: "f8"
     copy_ns_per_byte: "f8"
+    prefill_step_ns: "f8"
+    launch_ns: "f8"
+    floor_ns: "f8"
+    limits: "f8[::1]"
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Tables with what a reader of the results must know about them."""
+class Graphs:
+    """What the captured graphs of an engine pad steps to; no sizes: nothing is captured."""
 
-    tables: CostTables
-    source: str
-    """One line: where the times come from and how far they are calibrated."""
-    missing: tuple[str, ...] = UNREAD
-    """Dimensions of the query that do not change the result."""
-    notes: tuple[str, ...] = ()
-    """One line each on assumptions that hold for this combination only."""
+    sizes: tuple[int, ...] = ()
+    """Ascending."""
+    mixed: bool = False
+    """Steps with a prefill chunk are padded too (vLLM's piecewise graphs)."""
+
+    def table(self) -> I64:
+        """(largest + 1,) tokens -> padded tokens."""
+        if not self.sizes:
+            return np.zeros(1, np.int64)
+        sizes = np.array((0, *self.sizes), np.int64)
+        return sizes[np.searchsorted(sizes, np.arange(sizes[-1] + 1))]
+
+
+NO_GRAPHS = Graphs()
 
 
 @dataclass(frozen=True)
 class Overheads:
-    """Times that are not tables, in ns."""
+    """Times that are not tables, in ns; see CostTables."""
 
     step_ns: float
     sequence_ns: float
     copy_ns_per_byte: float
+    prefill_step_ns: float = 0.0
+    launch_ns: float = 0.0
+    floor_ns: float = 0.0
 
 
 def build_tables(
-    linear: Line, communication: Line, head: Line, prefill: Grid, decode: Grid, overheads: Overheads
+    linear: Line,
+    communication: Line,
+    head: Line,
+    prefill: Grid,
+    decode: Grid,
+    overheads: Overheads,
+    mixed: Grid | None = None,
+    graphs: Graphs = NO_GRAPHS,
+    limits: tuple[float, ...] = NO_LIMITS,
 ) -> CostTables:
     """Tables from sampled costs, checked. Raises UsageError that names the table and what is wrong with it.
 
     prefill's columns are sampled at context + 1, so that an axis from 1 on holds a context of 0.
+    mixed  decode beside a prefill chunk, on the axes of decode; None: the same as alone
     """
+    mixed = mixed or decode
     for name, line in (("linear", linear), ("communication", communication), ("head", head)):
         _check(name, line.ns, 1)
-    for name, grid in (("prefill", prefill), ("decode", decode)):
+    for name, grid in (("prefill", prefill), ("decode", decode), ("mixed", mixed)):
         _check(name, grid.compute_ns, 2)
         _check(name, grid.memory_ns, 2)
         if grid.compute_ns.shape != grid.memory_ns.shape:
             raise UsageError(f"cost table {name!r}: its two bounds have different shapes")
+    if (mixed.compute_ns.shape, mixed.row_bits, mixed.column_bits) != (
+        decode.compute_ns.shape,
+        decode.row_bits,
+        decode.column_bits,
+    ):
+        raise UsageError("cost table 'mixed': its axes are not those of 'decode'")
     return CostTables(
         *(linear.ns, linear.bits, communication.ns, communication.bits, head.ns, head.bits),
         *(prefill.compute_ns, prefill.memory_ns, prefill.row_bits, prefill.column_bits),
-        *(decode.compute_ns, decode.memory_ns, decode.row_bits, decode.column_bits),
+        np.stack([decode.compute_ns, mixed.compute_ns]),
+        np.stack([decode.memory_ns, mixed.memory_ns]),
+        *(decode.row_bits, decode.column_bits),
+        *(graphs.table(), graphs.mixed),
         *(overheads.step_ns, overheads.sequence_ns, overheads.copy_ns_per_byte),
+        *(overheads.prefill_step_ns, overheads.launch_ns, overheads.floor_ns, np.array(limits, np.float64)),
     )
 
 
@@ -156,6 +221,9 @@ def add_prefill(tables, query, new_tokens, context):
     query[NEW_TOKENS] += new_tokens
     query[NUM_PREFILL] += 1.0
     query[NUM_SEQUENCES] += 1.0
+    limits = tables.limits
+    if new_tokens > limits[LIMIT_CHUNK] or context > limits[LIMIT_CHUNK_CONTEXT]:
+        query[OUTSIDE] = 1.0
     compute, memory = tables.prefill_compute_ns, tables.prefill_memory_ns
     row, down = _place(np.float64(new_tokens), tables.prefill_new_bits, compute.shape[0])
     column, along = _place(np.float64(context) + 1.0, tables.prefill_context_bits, compute.shape[1])
@@ -175,33 +243,52 @@ def set_decode(query, batch, context_sum, context_max):
 
 
 @jit
+def padded_tokens(tables, query):
+    """Tokens that the captured graphs pad this step to; its own where no graph covers it."""
+    tokens = query[NEW_TOKENS]
+    covered = tokens < tables.graph_sizes.size and (query[NUM_PREFILL] == 0.0 or tables.graph_mixed)
+    return np.float64(tables.graph_sizes[np.int64(tokens)]) if covered else tokens
+
+
+@jit
 def step_ns(tables, query, resources):
     """Nanoseconds of the step that the query describes.
 
     resources  (NUM_RESOURCES,) int64, overwritten
     returns    int64, exactly the sum of resources; a step without tokens costs its copies alone
     """
-    linear = communication = decode = host = 0
-    tokens, sequences, batch = query[NEW_TOKENS], query[NUM_SEQUENCES], query[DECODE_BATCH]
-    if tokens > 0.0:
+    linear = communication = decode = host = launch = 0
+    sequences, batch, context = query[NUM_SEQUENCES], query[DECODE_BATCH], query[DECODE_CONTEXT_SUM]
+    limits = tables.limits
+    if batch > 0.0:
+        kind = BESIDE_PREFILL if query[NUM_PREFILL] > 0.0 else ALONE
+        compute, memory = tables.decode_compute_ns[kind], tables.decode_memory_ns[kind]
+        row, down = _place(batch, tables.decode_batch_bits, compute.shape[0])
+        column, along = _place(context, tables.decode_context_bits, compute.shape[1])
+        decode = _whole(max(_on_grid(compute, row, down, column, along), _on_grid(memory, row, down, column, along)))
+        if batch > limits[LIMIT_BATCH] or context > batch * limits[LIMIT_CONTEXT]:
+            query[OUTSIDE] = 1.0
+    once = tables.prefill_step_ns if query[NUM_PREFILL] > 0.0 else 0.0
+    prefill = _whole(query[PREFILL_ATTENTION_NS] + once)
+    copy = _whole(tables.copy_ns_per_byte * query[COPY_BYTES])
+    if query[NEW_TOKENS] > 0.0:
+        tokens = query[GRAPH_BUCKET] if query[GRAPH_BUCKET] > 0.0 else padded_tokens(tables, query)
         head = _on_line(tables.head_ns, tables.head_bits, sequences)
         linear = _whole(_on_line(tables.linear_ns, tables.linear_bits, tokens) + head)
         communication = _whole(_on_line(tables.comm_ns, tables.comm_bits, tokens))
         host = _whole(tables.host_step_ns + tables.host_sequence_ns * sequences)
-    if batch > 0.0:
-        compute, memory = tables.decode_compute_ns, tables.decode_memory_ns
-        row, down = _place(batch, tables.decode_batch_bits, compute.shape[0])
-        column, along = _place(query[DECODE_CONTEXT_SUM], tables.decode_context_bits, compute.shape[1])
-        decode = _whole(max(_on_grid(compute, row, down, column, along), _on_grid(memory, row, down, column, along)))
-    prefill = _whole(query[PREFILL_ATTENTION_NS])
-    copy = _whole(tables.copy_ns_per_byte * query[COPY_BYTES])
+        busy = linear + prefill + decode + communication
+        launch = max(_whole(tables.launch_ns), _whole(tables.floor_ns) - busy)
+        if tokens > limits[LIMIT_TOKENS] or sequences > limits[LIMIT_SEQUENCES]:
+            query[OUTSIDE] = 1.0
     resources[LINEAR] = linear
     resources[PREFILL_ATTENTION] = prefill
     resources[DECODE_ATTENTION] = decode
     resources[COMMUNICATION] = communication
     resources[HOST] = host
     resources[COPY] = copy
-    return linear + prefill + decode + communication + host + copy
+    resources[LAUNCH] = launch
+    return linear + prefill + decode + communication + host + copy + launch
 
 
 # ---------------------------------------------------------------- interpolation

@@ -23,8 +23,10 @@ def parts_of(sequences: Mapping[str, I64], status: I64, settings: EngineSettings
     q, spent = sequences, sequences["spent"]
     end, ran = q["finish"], q["scheduled"] != NEVER
     queued = (q["queued"] != NEVER) & (status != REFUSED) & ((status != CANCELLED) | (q["queued"] <= end))
-    tokenize = np.where(queued, settings.tokenize_ns_per_token * q["prompt"], 0)
-    detokenize = np.where(status == FINISHED, settings.detokenize_ns, 0)
+    own = settings.tokenize_ns_per_request + settings.tokenize_ns_per_token * q["prompt"]
+    tokenize = np.where(queued, own, 0)
+    handed = q["finish"] - q["last_token"] if settings.output_ns_per_token else settings.detokenize_ns
+    detokenize = np.where(status == FINISHED, handed, 0)
     queue = np.where(ran, q["scheduled"], end) - q["arrival"] - tokenize
     known = [
         tokenize + detokenize,

@@ -22,6 +22,7 @@ from ..scheduler.calendar import make_calendar
 from ..scheduler.mail import make_mail
 from ..scheduler.shadow import make_shadow
 from ..scheduler.spent import NUM_SPENT
+from ..scheduler.stages import Stages
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
 from ..scheduler.state_columns import (
     ALLOCATIONS,
@@ -56,13 +57,18 @@ class Shared:
     block_keys: BlockKeys
 
 
-def share(requests: Requests, settings: EngineSettings) -> Shared:
-    """At t = 0. UsageError: no engine with these rules could run these requests."""
+def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None) -> Shared:
+    """At t = 0. UsageError: no engine with these rules could run these requests.
+
+    keys   of the blocks of these requests, where they are known and there are no beams
+    """
     requests.check()
     check_rules(settings)
     requests = with_beams(requests, settings)
     check_requests(requests, settings)
-    return Shared(requests, _sequences(requests, settings), block_keys(requests, settings.block_tokens))
+    if keys is None or settings.beam.width:
+        keys = block_keys(requests, settings.block_tokens)
+    return Shared(requests, _sequences(requests, settings), keys)
 
 
 def capacity_tokens(settings: EngineSettings) -> int:
@@ -95,7 +101,7 @@ def build_engine(
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
     kind = settings.cache.kind
-    fast = settings.fast and calendar_fits(settings)
+    fast = settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
     blocks = settings.cache.num_blocks
     if blocks < 1:
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
@@ -112,6 +118,16 @@ def build_engine(
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
         "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),
+        "stages": Stages(
+            settings.serial_tokenizer,
+            settings.tokenize_ns_per_request,
+            settings.tokenize_ns_per_token,
+            0,
+            settings.detokenize_ns,
+            settings.output_ns_per_token,
+            0,
+            settings.detokenize_ns,
+        ),
         "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
         "journal": Journal(
             np.empty(4096, np.int64),
@@ -250,6 +266,7 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "spent": np.zeros((num, NUM_SPENT)),
         "cancel_after": r.cancel_ns[request],
         "arrival": r.arrival_ns[request],
+        "lead": lead,
         "first": np.concatenate(([0], np.cumsum(r.samples))),
         "pending": np.bincount(lead, r.samples, len(r)),
         "child": child,
@@ -315,7 +332,7 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "cache_kind": CACHE_KINDS[settings.cache.kind],
         "block_tokens": settings.block_tokens,
         "max_model_len": settings.max_model_len,
-        "detokenize_ns": settings.detokenize_ns,
+        "capacity_tokens": capacity_tokens(settings),
         "max_num_seqs": s.max_running_requests if prefill_first else s.max_num_seqs,
         "max_num_batched_tokens": s.max_num_batched_tokens,
         "chunked": s.chunked_prefill_size > 0 if prefill_first else s.enable_chunked_prefill,

@@ -110,9 +110,14 @@ class EngineSettings:
     """continuous, static (a batch is formed when the engine is empty and runs to its longest member)"""
     overlap: bool = False
     """A step is planned while the one before runs; results come a step late."""
+    tokenize_ns_per_request: int = 0
     tokenize_ns_per_token: int = 0
+    serial_tokenizer: bool = False
+    """One prompt after the other, in the order in which they are sent."""
     detokenize_ns: int = 0
     """Added to the time at which each token is handed out."""
+    output_ns_per_token: int = 0
+    """The tokens of a step are handed out together, so long after each other for each token; 0 = no such stage."""
     concurrency: int = 0
     """Sequences in flight at most; the rest waits at the client (0 = no cap)."""
     closed_loop: bool = False

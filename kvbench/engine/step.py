@@ -21,6 +21,7 @@ from ..scheduler.backup import end_copies, next_end
 from ..scheduler.lifecycle import accept, drop_waiting
 from ..scheduler.mail import ACCEPT, LEAVE, is_unread, take
 from ..scheduler.spent import spend
+from ..scheduler.stages import hand_out
 from ..scheduler.state_columns import (
     FAILED,
     FIRST_TERMINAL,
@@ -239,6 +240,7 @@ def lag(e):
 def land(e, commit):
     """The step that was launched, or waited for, is over at e.now."""
     spend(e, e.now - e.began)
+    hand_out(e.stages, e.now, e.num_flight if e.overlap else e.num_plan)  # a chunk that is not the last counts too
     commit(e)
 
 

@@ -5,7 +5,7 @@ The machine drifts while it measures (heat, other loads); in A B B A a steady dr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..bench.replicates import Configure, with_seed
 from ..bench.run import Progress, Result, run
@@ -18,8 +18,13 @@ MAY_DIFFER = ("model", "device", "cache_state")
 
 ORDERS = {MODELLED: "AB", "measured": "ABBA"}
 
+Keep = Callable[[str, int, Result], None]
+"""Called with a side ("A", "B"), how many runs of it under this seed there were before, and the result."""
 
-def run_ab(sides: dict[str, Configure], seeds: Sequence[int], progress: Progress) -> tuple[Group, tuple[str, ...]]:
+
+def run_ab(
+    sides: dict[str, Configure], seeds: Sequence[int], progress: Progress, keep: Keep = lambda *_: None
+) -> tuple[Group, tuple[str, ...]]:
     """Run both sides under every seed; the pairs, and warnings. All is configured before the first run.
 
     sides    "A" and "B" -> from changes to a configuration
@@ -34,6 +39,7 @@ def run_ab(sides: dict[str, Configure], seeds: Sequence[int], progress: Progress
         for k, name in enumerate(order):
             result = _complete(run(configured[name][i]))
             warnings |= dict.fromkeys(f"{name}: {warning}" for warning in result.warnings)
+            keep(name, len(done[name]), result)
             done[name] += runs_of([result.record])
             progress(i * len(order) + k + 1, len(seeds) * len(order))
         for a, b in zip(done["A"], done["B"], strict=True):

@@ -7,14 +7,14 @@ source: its README: [{"name", "unit", "value", "range", "extra"}].
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
+from .judge import Report
 from .metrics import LOWER, direction
 from .runs import Run
 
 
-def action_benchmark(runs: Sequence[Run]) -> str:
-    """An entry for each metric of each run."""
+def action_benchmark(report: Report) -> str:
+    """An entry for each metric of each run, then one of the gate itself with its verdict."""
     entries = [
         {
             "name": f"{run['run']} / {run['preset']} / seed {run['seed']} / {metric}",
@@ -23,11 +23,12 @@ def action_benchmark(runs: Sequence[Run]) -> str:
             **_range(run, metric),
             "extra": f"clock {run['clock']}, {run['model']} on {run['device']}, cache {run['cache_state']}",
         }
-        for run in runs
+        for run in report.candidates
         for metric, value in run.values.items()
         if value is not None and direction(metric) == LOWER
     ]
-    return json.dumps(entries, indent=2, allow_nan=False) + "\n"
+    own = {"name": "kvbench gate", "unit": "exit code", "value": report.exit_code, "extra": report.headline}
+    return json.dumps([*entries, own], indent=2, allow_nan=False) + "\n"
 
 
 def _range(run: Run, metric: str) -> dict[str, str]:

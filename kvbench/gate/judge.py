@@ -2,145 +2,145 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, KvbenchError, UsageError
-from .metrics import HIGHER, NEITHER
-from .pairing import Group, compare_group, pair_up
+from ..core.errors import EXIT_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, KvbenchError, UsageError
+from .limits import Limits, parse_limits
+from .metrics import HIGHER, NEED_NOT_BE, NEITHER
+from .pairing import compare_group, pair_up
 from .runs import Run
-from .verdict import BETTER, CHANGED, MODELLED, SAME, WORSE, Comparison
+from .verdict import BETTER, CHANGED, MODELLED, NOT_MEASURED, SAME, WORSE, Comparison
 
 PASSED, STALE, REGRESSION, UNCERTAIN = "pass", "stale", "regression", "inconclusive"
-"""Of one metric. stale: it changed, and nothing is worse than it may be: the baseline is out of date."""
+UNMEASURED, UNJUDGED = "not measured", "not judged"
+"""Of one metric. stale: it changed, and not for worse than it may: the baseline is out of date. not measured: a side
+has no samples of it, so there is nothing to judge, and the gate fails. not judged: nobody named it."""
 
-DEFAULT_LIMIT = {MODELLED: 0.0, "measured": 0.05}
-"""How much worse, as a share of the baseline, a metric may be. Modelled values are exact."""
+_EXIT_CODES = {UNMEASURED: EXIT_FAILED, REGRESSION: EXIT_REGRESSION, UNCERTAIN: EXIT_INCONCLUSIVE}
+"""The first of these that occurred is the verdict."""
 
-OPTION = "--max-regression"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """default: of all metrics without one of their own. by_name: "ttft.p99" or a whole latency "ttft" -> share."""
-
-    default: float | None
-    by_name: dict[str, float]
-
-    def of(self, metric: str, clock: str) -> float:
-        for name in (metric, metric.partition(".")[0]):
-            if name in self.by_name:
-                return self.by_name[name]
-        return DEFAULT_LIMIT[clock] if self.default is None else self.default
+_COUNTED = {UNMEASURED: "not measured", REGRESSION: "worse", UNCERTAIN: "inconclusive", STALE: "changed"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One metric of one group, and what the gate makes of it."""
+    """One metric of one group, and what the gate makes of it. limit: None where it is not judged."""
 
     group: str
     compared: Comparison
-    limit: float
+    limit: float | None
     outcome: str
+
+    @property
+    def reason(self) -> str:
+        """Why there is nothing to judge."""
+        return f"no samples in the {' and the '.join(self.compared.without)}" if self.outcome == UNMEASURED else ""
+
+    @property
+    def changed(self) -> bool:
+        """A side has another value than the other, or none."""
+        return self.compared.exists and self.compared.verdict != SAME
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that was gated, in order. clock: of the groups; candidates: their runs."""
+    """All that was gated, in order.
+
+    clock        of the groups
+    candidates   their runs
+    refusal      why nothing was compared; `code` is its exit code then
+    """
 
     outcomes: tuple[Outcome, ...]
     clock: str
     candidates: tuple[Run, ...]
+    refusal: str = ""
+    code: int = EXIT_OK
 
     def of(self, outcome: str) -> list[Outcome]:
         return [one for one in self.outcomes if one.outcome == outcome]
 
     @property
+    def judged(self) -> list[Outcome]:
+        return [one for one in self.outcomes if one.outcome != UNJUDGED]
+
+    @property
+    def verdict(self) -> str:
+        return next((kind for kind in _EXIT_CODES if self.of(kind)), PASSED)
+
+    @property
     def exit_code(self) -> int:
-        if self.of(REGRESSION):
-            return EXIT_REGRESSION
-        return EXIT_INCONCLUSIVE if self.of(UNCERTAIN) else EXIT_OK
+        return self.code or _EXIT_CODES.get(self.verdict, EXIT_OK)
 
     @property
     def headline(self) -> str:
         """The verdict in one line."""
-        words = {REGRESSION: "worse", UNCERTAIN: "inconclusive", STALE: "changed"}
-        counts = {kind: len(self.of(kind)) for kind in words}
-        word = REGRESSION if counts[REGRESSION] else UNCERTAIN if counts[UNCERTAIN] else PASSED
-        told = [f"{len(self.outcomes)} metrics", *(f"{n} {words[kind]}" for kind, n in counts.items() if n)]
-        stale = "; baseline stale: --update it" if word == PASSED and counts[STALE] else ""
-        return f"{word}: {', '.join(told)}{stale}"
+        if self.refusal:
+            return f"no verdict: {self.refusal}"
+        told = [f"{len(self.judged)} judged", *(f"{len(self.of(k))} {w}" for k, w in _COUNTED.items() if self.of(k))]
+        if unjudged := self.of(UNJUDGED):
+            told.append(f"{len(unjudged)} not judged, {sum(one.changed for one in unjudged)} of them changed")
+        more = [f"; {one.compared.metric}: {one.reason}" for one in self.of(UNMEASURED)[:1]]
+        if self.verdict == PASSED and self.of(STALE):
+            more.append("; baseline stale: --update it")
+        return f"{self.verdict}: {', '.join(told)}{''.join(more)}"
 
 
-def parse_limits(given: Sequence[str], known: Sequence[str]) -> Limits:
-    """From "5%", "ttft=5%" or "ttft.p99=0.05". UsageError: not a share, a metric that no run has."""
-    default, by_name = None, {}
-    names = sorted({*known, *(metric.partition(".")[0] for metric in known)})
-    for text in given:
-        name, equals, share = text.rpartition("=")
-        limit = _share(share, text)
-        if not equals:
-            default = limit
-        elif name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            raise UsageError(f"{OPTION} {text}: no metric {name}{f'; nearest is {near[0]}' if near else ''}")
-        else:
-            by_name[name] = limit
-    return Limits(default, by_name)
+def refused(error: KvbenchError, candidates: Sequence[Run]) -> Report:
+    """The report of a gate that could not compare: the reason in place of outcomes."""
+    return Report((), "", tuple(candidates), " ".join(str(error).split()), error.exit_code)
 
 
-def _share(text: str, where: str) -> float:
-    try:
-        limit = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        limit = math.nan
-    if not 0 <= limit < math.inf:
-        raise UsageError(f"{OPTION} {where}: write it as 5%, ttft=5% or ttft.p99=0.05")
-    return limit
+def gate(
+    baseline: Sequence[Run],
+    candidate: Sequence[Run],
+    given: Sequence[str],
+    everything: bool = False,
+    exact: bool = False,
+) -> Report:
+    """Judge the metrics of the candidate that are named, or all.
 
-
-def gate(baseline: Sequence[Run], candidate: Sequence[Run], given: Sequence[str], exact: bool) -> Report:
-    """Judge every metric of the candidate.
-
-    given    limits as parse_limits takes them
-    exact    any difference is a regression
+    given, everything, exact   as parse_limits takes them
     raises   NotComparable; KvbenchError: the baseline is empty, or nothing was measured; UsageError: a wrong limit
     """
     for side, runs in (("baseline", baseline), ("candidate", candidate)):
         if not any(value is not None for run in runs for value in run.values.values()):
             raise KvbenchError(f"the {side} is empty: a gate that measured nothing fails")
-    limits = parse_limits(given, [metric for run in baseline for metric in run.values])
+    known = list(dict.fromkeys(metric for run in (*baseline, *candidate) for metric in run.values))
+    limits = parse_limits(given, known, everything, exact)
     groups = pair_up(baseline, candidate, by_preset=True)
     clocks = {group.clock for group in groups}
     if exact and clocks != {MODELLED}:
         raise UsageError("--exact: measured times never repeat exactly; leave it out")
     outcomes = [
-        Outcome(group.name, compared, limits.of(compared.metric, group.clock), outcome)
+        Outcome(group.name, compared, limits.of(compared.metric, group.clock), judge(compared, limits, group.clock))
         for group in groups
-        for compared in compare_group(group)
-        for outcome in [judge(compared, limits.of(compared.metric, group.clock), group.clock, exact)]
+        for compared in compare_group(group, known)
     ]
-    return Report(tuple(outcomes), ", ".join(sorted(clocks)), tuple(_candidates(groups)))
+    if all(one.outcome == UNJUDGED for one in outcomes):
+        raise KvbenchError("nothing was judged: no side measured a metric that has a limit")
+    candidates = [second for group in groups for _, second in group.pairs]
+    return Report(tuple(outcomes), ", ".join(sorted(clocks)), tuple(candidates))
 
 
-def _candidates(groups: Sequence[Group]) -> list[Run]:
-    return [second for group in groups for _, second in group.pairs]
-
-
-def judge(compared: Comparison, limit: float, clock: str, exact: bool) -> str:
+def judge(compared: Comparison, limits: Limits, clock: str) -> str:
     """What one metric means for the gate."""
-    if compared.verdict == SAME:
-        return PASSED
-    if exact:
+    metric = compared.metric
+    limit = limits.of(metric, clock)
+    if limit is None or (not compared.exists and metric in NEED_NOT_BE and not limits.named(metric)):
+        return UNJUDGED
+    if compared.verdict in (NOT_MEASURED, SAME):
+        return PASSED if compared.verdict == SAME else UNMEASURED
+    if limits.exact:
         return REGRESSION
     if clock != MODELLED:
-        return PASSED if compared.direction == NEITHER else _by_interval(compared, limit)
-    within = all(_loss(a, b, compared.direction) <= limit for a, b in compared.pairs)
-    if within or compared.verdict in (BETTER, CHANGED):
+        return _by_interval(compared, limit)
+    losses = [_loss(a, b, compared.direction) for a, b in compared.pairs if a is not None and b is not None]
+    if all(loss <= limit for loss in losses) or compared.verdict == BETTER:
         return STALE
-    return REGRESSION if compared.verdict == WORSE else UNCERTAIN
+    return REGRESSION if compared.verdict in (WORSE, CHANGED) else UNCERTAIN
 
 
 def _by_interval(compared: Comparison, limit: float) -> str:
@@ -150,14 +150,17 @@ def _by_interval(compared: Comparison, limit: float) -> str:
     low, high = compared.low - 1, compared.high - 1
     if compared.direction == HIGHER:
         low, high = -high, -low
+    if compared.direction == NEITHER:  # away from the baseline is worse on both sides
+        low, high = max(low, -high, 0.0), max(high, -low)
     return REGRESSION if low > limit else PASSED if high <= limit else UNCERTAIN
 
 
-def _loss(a: float | None, b: float | None, direction: int) -> float:
-    """By which share of the baseline the candidate is worse; at most 0 where it is not."""
+def _loss(a: float, b: float, direction: int) -> float:
+    """By which share of the baseline the candidate is worse; at most 0 where it is not.
+
+    Of a metric without a better side: how far it is from the baseline.
+    """
     if a == b:
         return 0.0
-    if a is None or b is None:
-        return math.inf if b is None else 0.0
-    worse = (a - b) * direction
+    worse = abs(a - b) if direction == NEITHER else (a - b) * direction
     return worse / abs(a) if a else math.copysign(math.inf, worse)

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .judge import PASSED, REGRESSION, STALE, UNCERTAIN, Outcome, Report
-from .table import comparison_cells
+from .judge import PASSED, REGRESSION, STALE, UNCERTAIN, UNJUDGED, UNMEASURED, Outcome, Report
+from .table import comparison_cells, limit
 
 MOST_BYTES = 1 << 20
 
-_SIGNS = {REGRESSION: "❌", UNCERTAIN: "❔", STALE: "🔶", PASSED: "✅"}
+_SIGNS = {UNMEASURED: "🚫", REGRESSION: "❌", UNCERTAIN: "❔", STALE: "🔶", PASSED: "✅", UNJUDGED: "·"}
 _TAIL = "\n_More rows were left out: a step summary holds 1 MiB._\n"
 
 
 def markdown(report: Report, used: int = 0) -> str:
-    """The verdict, then a table of what changed, regressions first; rows are left out, and it says so, above 1 MiB.
+    """The verdict, then a table: what failed, what changed, what passed, what nobody judges and changed; 1 MiB at most.
 
     used   bytes that the step's summary holds already
     """
-    head = f"## kvbench gate: {report.headline}\n\nclock {report.clock}\n"
-    changed = [one for kind in (REGRESSION, UNCERTAIN, STALE) for one in report.of(kind)]
-    if not changed:
+    head = f"## kvbench gate: {_safe(report.headline)}\n"
+    if report.refusal:
+        return head
+    head += f"\nclock {report.clock}\n"
+    rows = [one for kind in _SIGNS for one in report.of(kind) if kind != UNJUDGED or one.changed]
+    if not rows:
         return head
     head += "\n| | run | metric | unit | baseline | candidate | ratio | 95 % | limit |\n|-|-|-|-|-:|-:|-:|-:|-:|\n"
-    return head + "".join(_within(map(_row, changed), MOST_BYTES - used - len((head + _TAIL).encode())))
+    return head + "".join(_within(map(_row, rows), MOST_BYTES - used - len((head + _TAIL).encode())))
 
 
 def _within(rows: Iterator[str], room: int) -> Iterator[str]:
@@ -40,5 +43,9 @@ def _within(rows: Iterator[str], room: int) -> Iterator[str]:
 
 def _row(one: Outcome) -> str:
     *cells, _ = comparison_cells(one.compared)
-    cells = [_SIGNS[one.outcome], one.group, *cells, f"{100 * one.limit:g} %"]
-    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
+    return f"| {' | '.join(map(_safe, [_SIGNS[one.outcome], one.group, *cells, limit(one)]))} |\n"
+
+
+def _safe(text: str) -> str:
+    """Names come from files: no new cell, no line, no tag."""
+    return " ".join(text.split()).replace("|", "&#124;").replace("<", "&lt;")

@@ -28,6 +28,18 @@ _BETTER = {
 """Metrics that are no latency and have a better side. The others (blocks, steps, evictions, copies) are ways to get
 there: a change of them is told, and is neither good nor bad."""
 
+NEED_NOT_BE = (
+    *(f"{name}.{statistic}" for name in ("tpot", "itl") for statistic in ("mean", "p50", "p90", "p99")),
+    "goodput",
+    "slo_share",
+    "hit_rate_infinite",
+    "hit_rate_optimum",
+    "device_idle",
+    *(f"kv_{name}_share" for name in ("tokens", "reserved", "internal", "external")),
+)
+"""What a whole run may lack: gaps where every answer is one token, goodput where nothing was promised, bounds and idle
+time where a phase is left out, shares of memory where nothing was used. The others every measurement has."""
+
 MAIN = (
     *(f"{name}.{statistic}" for name in LATENCIES for statistic in ("mean", "p50", "p99")),
     "request_throughput",

@@ -43,15 +43,17 @@ def pair_up(first: Sequence[Run], second: Sequence[Run], by_preset: bool, across
     across   columns of MUST_AGREE that may differ all the same
     raises   NotComparable: a run without a partner, or one that differs where it must not; UsageError: no run at all,
              two runs that would be the same partner
+
+    The first side is the baseline, the second the candidate.
     """
     by_preset = by_preset or _needs_preset(first) or _needs_preset(second)
     names = [{run["run"] for run in side} for side in (first, second)]
     one_name = names[0] if all(len(own) == 1 for own in names) else set()  # the fingerprint says whether it is the same
     ours, theirs = (_index(side, by_preset, next(iter(one_name), "")) for side in (first, second))
-    for name, a, b in (("second", ours, theirs), ("first", theirs, ours)):
+    for name, a, b in (("candidate", ours, theirs), ("baseline", theirs, ours)):
         alone = next((key for key in a if key not in b), None)
         if alone is not None:
-            raise NotComparable(f"not comparable: the {name} side has no run of {_named(alone)}")
+            raise NotComparable(f"not comparable: the {name} has no run of {_named(alone)}")
     groups: dict[str, list[tuple[Run, Run]]] = {}
     for key, run in ours.items():
         check_pair(run, theirs[key], across)
@@ -67,18 +69,22 @@ def check_pair(first: Run, second: Run, across: Collection[str] = ()) -> None:
             a, b = (run[column][:16] or "none" for run in (first, second))
             what = MEANINGS.get(column, column)
             raise NotComparable(f"not comparable: {first['run']} seed {first['seed']}: another {what}: {a} and {b}")
+    for metric in first.units.keys() & second.units.keys():
+        a, b = first.units[metric], second.units[metric]
+        if a != b:
+            where = f"{first['run']} seed {first['seed']}: {metric}"
+            raise NotComparable(f"not comparable: {where} in {a or 'no unit'} and in {b or 'no unit'}")
 
 
 def compare_group(group: Group, metrics: Sequence[str] | None = None) -> list[Comparison]:
-    """A comparison of each metric that a side has, in the order of the file. metrics: only these."""
-    first, second = group.pairs[0]
-    names = [name for name in dict.fromkeys((*first.values, *second.values)) if metrics is None or name in metrics]
+    """A comparison of each metric of a run, in the order of the file, or of these metrics, also where none has it."""
+    runs = [run for pair in group.pairs for run in pair]
+    names = list(dict.fromkeys(name for run in runs for name in run.values)) if metrics is None else metrics
     found = []
     for name in names:
         pairs: list[Pair] = [(a.values.get(name), b.values.get(name)) for a, b in group.pairs]
-        if any(value is not None for pair in pairs for value in pair):
-            unit = first.units.get(name) or second.units.get(name, "")
-            found.append(compare(name, unit, direction(name), pairs, group.clock))
+        unit = next((run.units[name] for run in runs if name in run.units), "")
+        found.append(compare(name, unit, direction(name), pairs, group.clock))
     return found
 
 

@@ -6,6 +6,7 @@ bootstrap interval over the pairs, which takes at least FEWEST_PAIRS of them.
 
     better, worse   by the direction of the metric        same          equal in every pair
     changed         of a metric without a better side     inconclusive  the pairs do not agree, or are too few
+    not measured    a side of a pair has no value: nothing is known of the difference
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..metrics.bootstrap import mean_interval
 from .metrics import NEITHER
 
 BETTER, WORSE, SAME, CHANGED, INCONCLUSIVE = "better", "worse", "same", "changed", "inconclusive"
+NOT_MEASURED = "not measured"
 
 MODELLED = "modelled"
 
@@ -31,9 +33,9 @@ Pair = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A metric on both sides: (first, second) of each pair, means over the pairs in which both exist.
+    """A metric on both sides: (baseline, candidate) of each pair, means over the pairs in which both exist.
 
-    ratio       geometric mean of second / first; None where a value is not above 0
+    ratio       geometric mean of candidate / baseline; None where a value is not above 0
     low, high   its 95 % interval over the pairs; None below FEWEST_PAIRS, or without a ratio
     """
 
@@ -41,16 +43,27 @@ class Comparison:
     unit: str
     direction: int
     pairs: tuple[Pair, ...]
-    first: float | None
-    second: float | None
+    baseline: float | None
+    candidate: float | None
     ratio: float | None
     low: float | None
     high: float | None
     verdict: str
 
+    @property
+    def without(self) -> list[str]:
+        """The sides that have no value in some pair."""
+        sides = ("baseline", "candidate")
+        return [side for i, side in enumerate(sides) if not self.pairs or any(pair[i] is None for pair in self.pairs)]
+
+    @property
+    def exists(self) -> bool:
+        """Some run has a value."""
+        return any(value is not None for pair in self.pairs for value in pair)
+
 
 def compare(metric: str, unit: str, direction: int, pairs: Sequence[Pair], clock: str) -> Comparison:
-    """Compare the second of each pair with the first."""
+    """Compare the candidate of each pair with the baseline."""
     there = [(a, b) for a, b in pairs if a is not None and b is not None]
     logs = [math.log(b) - math.log(a) for a, b in there if a > 0 and b > 0]
     has_ratio = bool(there) and len(logs) == len(there)
@@ -61,8 +74,8 @@ def compare(metric: str, unit: str, direction: int, pairs: Sequence[Pair], clock
         unit=unit,
         direction=direction,
         pairs=tuple(pairs),
-        first=_mean([a for a, _ in there]),
-        second=_mean([b for _, b in there]),
+        baseline=_mean([a for a, _ in there]),
+        candidate=_mean([b for _, b in there]),
         ratio=ratio,
         low=None if bounds is None else math.exp(bounds[0]),
         high=None if bounds is None else math.exp(bounds[1]),
@@ -75,42 +88,38 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _verdict(direction: int, pairs: Sequence[Pair], clock: str) -> str:
-    differing = [(a, b) for a, b in pairs if a != b]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if len(known) < len(pairs) or not pairs:
+        return NOT_MEASURED
+    differing = [(a, b) for a, b in known if a != b]
     if not differing:
         return SAME
     if direction == NEITHER:
         return CHANGED
-    signs = {_gain(a, b, direction) for a, b in differing}
+    signs = {direction if b > a else -direction for a, b in differing}
     if clock == MODELLED and len(signs) == 1:
         return BETTER if signs.pop() > 0 else WORSE
-    if len(pairs) < FEWEST_PAIRS or any(None in pair for pair in pairs):
+    if len(known) < FEWEST_PAIRS:
         return INCONCLUSIVE
-    low, high = mean_interval(_differences(pairs))
+    low, high = mean_interval(_differences(known))
     if low <= 0 <= high:
         return INCONCLUSIVE
     return BETTER if (low > 0) == (direction > 0) else WORSE
 
 
-def _gain(a: float | None, b: float | None, direction: int) -> int:
-    """1: the second is better. A value that is not there any more is worse than any."""
-    if a is None or b is None:
-        return 1 if a is None else -1
-    return direction if b > a else -direction
-
-
-def _differences(pairs: Sequence[Pair]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _differences(pairs: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Of logarithms where all values are above 0, so that a ratio is judged; else of the values."""
     a, b = (np.array([pair[i] for pair in pairs], np.float64) for i in (0, 1))
     return np.log(b) - np.log(a) if (a > 0).all() and (b > 0).all() else b - a
 
 
 def geometric_mean(compared: Sequence[Comparison], clock: str) -> Comparison | None:
-    """Of the ratios of some metrics of one direction, judged as a metric; None where one has no ratio at all."""
-    with_ratio = [c for c in compared if c.ratio is not None]
+    """Of the ratios of metrics of one direction that both sides measured, judged as a metric; None: there is none."""
+    with_ratio = [c for c in compared if c.ratio is not None and not c.without]
     if not with_ratio:
         return None
     pairs: list[Pair] = []
     for own in zip(*(c.pairs for c in with_ratio), strict=True):
         logs = [math.log(b) - math.log(a) for a, b in own if a is not None and b is not None]
-        pairs.append((1.0, math.exp(math.fsum(logs) / len(logs))) if logs else (None, None))
+        pairs.append((1.0, math.exp(math.fsum(logs) / len(logs))))
     return compare("geometric mean", "", with_ratio[0].direction, pairs, clock)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ..core.journal import FINISHED, NEVER, STATUS_NAMES, Counters, HitBounds, Journal
 from ..core.requests import Requests
 from ..core.units import NS_PER_MS, NS_PER_S
-from .percentiles import EMPTY, Distribution, distribution
-from .slo import Slo, kept, promised
+from .percentiles import EMPTY, Distribution, distribution, percentiles
+from .slo import Promise, Slo, kept, percentile_of_all, promised
 
 I64 = NDArray[np.int64]
 
@@ -75,6 +75,29 @@ def sequence_times(journal: Journal) -> SequenceTimes:
     )
 
 
+def promised_value(promise: Promise, journal: Journal, requests: Requests) -> float:
+    """What a run made of a promise, in ms; inf where so many sequences did not finish, NaN where nothing has it."""
+    journal = included(journal, requests)
+    if promise.latency == "itl":
+        found = percentiles(journal.itl_gap_ns, journal.itl_count, [promise.percentile])
+        return found[0] / NS_PER_MS if found else float("nan")
+    times = getattr(sequence_times(journal), f"{promise.latency}_ns")
+    return percentile_of_all(times, journal, promise.percentile)
+
+
+def broken_most(slo: Slo, journal: Journal, requests: Requests) -> str:
+    """Of a joint promise the latency that most sequences broke; "" where all kept all."""
+    journal = included(journal, requests)
+    times, done = sequence_times(journal), journal.status == FINISHED
+    broken = {}
+    for name in ("ttft", "tpot", "e2el"):
+        bound, taken = getattr(slo, name), getattr(times, f"{name}_ns")
+        if bound:
+            broken[name] = int((done & (taken != NEVER) & (taken > bound * NS_PER_MS)).sum())
+    most = max(broken, key=lambda name: broken[name], default="")
+    return most if most and broken[most] else ""
+
+
 def summarise(
     journal: Journal, requests: Requests, counters: Counters, bounds: HitBounds | None = None, slo: Slo = NO_SLO
 ) -> Summary:
@@ -83,7 +106,7 @@ def summarise(
     Of phases that are left out nothing is in latencies, throughput and hits; totals of the engine hold them.
     """
     if requests.excluded:
-        journal, bounds = _included(journal, requests), None
+        journal, bounds = included(journal, requests), None
     times = sequence_times(journal)
     done = journal.status == FINISHED
     latencies = {
@@ -108,8 +131,10 @@ def _goodput(journal: Journal, times: SequenceTimes, slo: Slo) -> dict[str, tupl
     }
 
 
-def _included(journal: Journal, requests: Requests) -> Journal:
+def included(journal: Journal, requests: Requests) -> Journal:
     """The rows of sequences and gaps of the phases that are in the results."""
+    if not requests.excluded:
+        return journal
     out = requests.is_excluded()
     kept = ~out[journal.request_index]
     phases = np.array([name not in requests.excluded for name in requests.phases])

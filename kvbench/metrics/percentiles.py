@@ -7,6 +7,7 @@ order statistics of the pooled samples are found in the running sum of the count
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,15 @@ def distribution(values: I64, counts: I64 | None = None) -> Distribution:
         p90_low=p90_low,
         p90_high=p90_high,
     )
+
+
+def percentiles(values: I64, counts: I64, percents: Sequence[float]) -> list[float]:
+    """These percentiles of rows with counts >= 0, as `distribution` has them; empty where there are no samples."""
+    order = np.argsort(values, kind="stable")
+    values, ends = values[order], np.cumsum(counts[order])
+    if not ends.size or not ends[-1]:
+        return []
+    return [_percentile(values, ends, percent) for percent in percents]
 
 
 def _total(values: I64, counts: I64) -> int:

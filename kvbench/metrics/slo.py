@@ -1,4 +1,4 @@
-"""Goodput: sequences that kept every promise about their latency."""
+"""Promises about latency: joint ones, which each sequence keeps or breaks, and ones about a percentile of all."""
 
 from __future__ import annotations
 
@@ -42,3 +42,34 @@ def kept(slo: Slo, journal: Journal, ttft_ns: I64, tpot_ns: I64, e2el_ns: I64) -
 def promised(journal: Journal) -> int:
     """Sequences that count against a share of kept promises: all but those that their clients gave up."""
     return int((journal.status != CANCELLED).sum())
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A percentile of one latency stays within a bound of ms, by itself: `ttft.p99:500`."""
+
+    latency: str
+    percentile: float
+    bound: float
+
+    def __str__(self) -> str:
+        return f"{self.latency}.p{self.percentile:g}:{self.bound:g}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.latency.upper()} p{self.percentile:g}"
+
+
+def percentile_of_all(times_ns: I64, journal: Journal, percentile: float) -> float:
+    """In ms, over all sequences but cancelled ones; those that did not finish count as endless. NaN: there is none."""
+    counted = journal.status != CANCELLED
+    finished = journal.status == FINISHED
+    has = counted & ~(finished & (times_ns == NEVER))
+    values = np.sort(np.where(finished, times_ns / NS_PER_MS, np.inf)[has])
+    if not values.size:
+        return float("nan")
+    position = (values.size - 1) * percentile / 100
+    below = int(position)
+    low, high = float(values[below]), float(values[min(below + 1, values.size - 1)])
+    share = position - below
+    return low if share == 0 or low == high else low + (high - low) * share

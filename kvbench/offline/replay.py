@@ -1,175 +1,142 @@
-"""A trace through a cache without a clock: what the cache alone gives, at full speed.
+"""A trace through a cache without a clock: what the cache alone gives, by the engine's own rules, at full speed.
 
-Each request in order of arrival: match its whole blocks, make room for the rest, insert, let go. Three rates:
+One request after another goes through the preset's scheduler (`lone`), so what is found equals, to the token, what a
+run finds whose requests come far apart. Three rates, each under its own name:
 
-    hit_rate_blocks   whole blocks found / whole blocks asked for
-    hit_rate_tokens   tokens of these / all prompt tokens
-    hit_rate_ids      only where block_tokens is the trace's own: its ids as opaque units, the last, partial one
-                      included, in a plain LRU whose children may outlive their parents (the definition under
-                      which published figures of such traces were made)
+    hit_rate_tokens   tokens found / prompt tokens asked for: the hit rate of a run
+    hit_rate_blocks   whole blocks found / whole blocks of the prompts
+    hit_rate_ids      only where block_tokens is the trace's own: ids of the trace as opaque units (`ids`)
+
+A full hit is capped at the prompt less one token, which is computed come what may. Blocks of equal content lie beside
+each other where the engine keeps them so. Answers enter the cache, all but their last token, whose KV nobody needs.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..cluster.flush import Flushes
+from ..cluster.simulation import admissions_of
 from ..core.errors import UsageError
-from ..core.jit import entry, inline
 from ..core.requests import Requests
+from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
-from ..engine.build import block_costs, eviction, free_order
+from ..engine.build import build_engine, share
 from ..engine.settings import EngineSettings
-from ..memory.pool import list_give, make_pool, ring_take
-from ..prefix import block_hash, radix
-from ..prefix.keys import BlockKeys, block_keys, fill_keys
-from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
+from ..prefix.keys import BlockKeys
+from ..prefix.optimum import most_hits
+from ..scheduler.state import Engine
+from ..scheduler.state_columns import FAILED, REFUSED
+from .bounds import forks_of, in_order, token_bounds
+from .ids import hit_rate_ids
+from .lone import run_alone, without_clock
+from .order import virtual_arrivals
+from .shared import Offline
+from .warm import prepare_cache
 
 
-def replay_cache(
-    requests: Requests, settings: EngineSettings, costs: CostTables | None = None, keys: BlockKeys | None = None
-) -> dict[str, Any]:
-    """Replay every request once. cache.num_blocks 0 = a cache without bound.
+def replay_cache(offline: Offline, settings: EngineSettings, costs: CostTables) -> dict[str, Any]:
+    """Replay every request once; every rate with its bounds. cache.num_blocks 0 = a cache without bound.
 
-    costs   for policies that weigh them
-    keys    of these requests, if known
+    raises  UsageError: there is no cache, or no request that could run
     """
     check_replay(settings)
+    requests = offline.requests
     requests.check()
-    bt = settings.block_tokens
-    whole = requests.prompt_tokens // bt
-    capacity = settings.cache.num_blocks or max(int(whole.sum()), 1)
-    first = np.concatenate(([0], np.cumsum(requests.samples)[:-1]))
-    policy = eviction(settings)
-    block_ns = block_costs(policy, costs, bt, int(whole.max(initial=0)))
     begin = time.perf_counter()
-    keys = block_keys(requests, bt) if keys is None else keys
-    with np.errstate(over="ignore"):
-        if settings.cache.kind == "radix":
-            tree = radix.make_tree(capacity, policy, 0, block_ns, settings.seed)
-            pool = make_pool(capacity, free_order(settings))
-            hits = _replay_radix(tree, pool, keys, first, requests.namespace, requests.priority, whole)
-        else:
-            pool = make_pool(capacity, free_order(settings))
-            hashes = block_hash.make_map(capacity, 0, policy, block_ns, settings.seed)
-            hits = _replay_hash(hashes, pool, keys, first, requests.namespace, requests.priority, whole)
+    engine = _engine(requests, without_clock(_bounded(settings, requests)), costs, offline.keys)
+    prepare_cache(engine, requests, settings)
+    evicted = _go_through(engine, offline, settings)
     seconds = time.perf_counter() - begin
-    result = replay_rates(requests, settings, int(hits.sum()), int(pool.evicted)) | {"seconds": seconds}
-    if requests.block_hint == bt:
-        result["hit_rate_ids"] = _hit_rate_ids(requests, settings.cache.num_blocks)
-    return result
-
-
-def check_replay(settings: EngineSettings) -> None:
-    """UsageError: there is no cache to replay through, or a rule that a replay cannot follow."""
-    if settings.cache.kind == "none":
-        raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
-    if settings.cache.copy_on_write or settings.cache.allocation != "paged":
-        rule = "cache.allocation" if settings.cache.allocation != "paged" else "cache.copy_on_write"
-        raise UsageError(f"{rule} is about requests that run side by side; leave --cache-only out")
-
-
-def replay_rates(requests: Requests, settings: EngineSettings, hit_blocks: int, evicted_blocks: int) -> dict[str, Any]:
-    """What a replay gives, from its two counts."""
-    bt = settings.block_tokens
-    blocks = int((requests.prompt_tokens // bt).sum())
+    state = engine.seqs.state
+    if not engine.seqs.asked.any():
+        raise UsageError("no request could run: too long for max_model_len or the cache, or without an answer")
     return {
         "requests": len(requests),
-        "blocks": blocks,
+        "counted": int(offline.counted.sum()),
+        "refused": int(np.count_nonzero((state == REFUSED) | (state == FAILED))),
+        "prompts_with_answers": offline.prompts_with_answers if offline.answers else 0,
+        "answers": offline.answers,
+        "warm_up": offline.warm_up,
+        **_rates(engine, offline, settings),
+        "evicted_blocks": evicted,
         "capacity_blocks": settings.cache.num_blocks,
-        "hit_blocks": hit_blocks,
-        "evicted_blocks": evicted_blocks,
-        "hit_rate_blocks": hit_blocks / max(blocks, 1),
-        "hit_rate_tokens": hit_blocks * bt / int(requests.prompt_tokens.sum()),
+        "seconds": seconds,
     }
 
 
-@inline
-def visit_radix(tree, pool, keys, seq, namespace, priority, n, scratch, row):
-    """The first n blocks of a sequence go through the cache: match, make room, insert, let go. Returns hits."""
-    fill_keys(keys, seq, 0, n, scratch)
-    node, found = radix.match(tree, namespace, scratch, n, row)
-    radix.hit(tree, node)
-    radix.lock(tree, node)
-    if pool.num_free < n - found:
-        radix.evict(tree, pool, n - found - pool.num_free)
-    stop = min(n, found + pool.num_free)  # a prompt larger than the cache: as much of it as fits
-    ring_take(pool, row, found, stop)
-    radix.insert(tree, pool, node, scratch, row, found, stop, -priority, np.int64(1))  # see kv._insert
-    radix.unlock(tree, node)
-    return found
+def check_replay(settings: EngineSettings) -> None:
+    """UsageError: there is no cache to replay through."""
+    if settings.cache.kind == "none":
+        raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
 
 
-@inline
-def visit_hashed(hashes, pool, keys, seq, namespace, priority, n, scratch, row):
-    """The same through a block-hash cache."""
-    found, content, _ = block_hash.match(hashes, pool, keys, seq, namespace, n, scratch, row)
-    block_hash.share(pool, row, found)
-    block_hash.note(hashes, pool, SHARED_AGAIN, row, 0, found, 0)
-    stop = min(n, found + pool.num_free)
-    block_hash.take(hashes, pool, row, found, stop)
-    block_hash.publish(hashes, pool, keys, seq, content, row, found, stop, scratch)
-    block_hash.note(hashes, pool, REGISTERED, row, found, stop, -priority)
-    list_give(pool, row, stop)
-    block_hash.note(hashes, pool, RELEASED, row, 0, stop, 0)
-    return found
+def _bounded(settings: EngineSettings, requests: Requests) -> EngineSettings:
+    """A capacity for "no bound": every sequence keeps blocks of its own, and some room."""
+    if settings.cache.num_blocks:
+        return settings
+    whole = -(-(requests.prompt_tokens + requests.max_tokens + 1) // settings.block_tokens) + 2
+    return replace(settings, cache=replace(settings.cache, num_blocks=int((whole * requests.samples).sum())))
 
 
-@entry
-def _replay_radix(tree, pool, keys, first, namespace, priority, whole):
-    hits = np.zeros(whole.size, np.int64)
-    scratch = np.empty(max(whole.max(), 1), np.int64)
-    row = np.empty(max(whole.max(), 1), np.int32)
-    for i in range(whole.size):
-        hits[i] = visit_radix(tree, pool, keys, first[i], namespace[i], priority[i], whole[i], scratch, row)
-    return hits
+def _engine(requests: Requests, settings: EngineSettings, costs: CostTables, keys: BlockKeys) -> Engine:
+    return build_engine(share(requests, settings, keys), settings, costs)
 
 
-@entry
-def _replay_hash(hashes, pool, keys, first, namespace, priority, whole):
-    hits = np.zeros(whole.size, np.int64)
-    scratch = np.empty(max(whole.max(), 1), np.int64)
-    row = np.empty(max(whole.max(), 1), np.int32)
-    for i in range(whole.size):
-        hits[i] = visit_hashed(hashes, pool, keys, first[i], namespace[i], priority[i], whole[i], scratch, row)
-    return hits
+def _go_through(engine: Engine, offline: Offline, settings: EngineSettings) -> int:
+    """All requests in order, with the flushes between them. Returns the blocks evicted while requests were counted."""
+    flushes, times = Flushes(offline.requests, settings), virtual_arrivals(offline.requests)[offline.order]
+    stops = [offline.num_warming, len(offline.requests)]
+    done, flushed, evicted = 0, 0, 0
+    while done < len(offline.requests):
+        flush_ns = flushes.times[flushed] if flushed < len(flushes.times) else NEVER_NS
+        until = int(np.searchsorted(times, flush_ns))
+        stop = min(until, *(stop for stop in stops if stop > done))
+        run_alone(engine, offline.order[done:stop])
+        done = stop
+        if done == offline.num_warming:
+            evicted = int(engine.pool.evicted)
+        if done == until < len(times):
+            flushes.carry_out(engine, flushed)
+            flushed += 1
+    return int(engine.pool.evicted) - evicted
 
 
-def _hit_rate_ids(requests: Requests, capacity: int) -> float:
-    """Leading ids present / ids, in an LRU of `capacity` ids (0 = no bound)."""
-    _, ids = np.unique(requests.segment_stream, return_inverse=True)
-    found = _lru_ids(requests.segment_offset, ids.astype(np.int64), int(ids.max()) + 1, capacity or ids.size)
-    return float(found / ids.size)
+def _rates(engine: Engine, offline: Offline, settings: EngineSettings) -> dict[str, Any]:
+    """Counts and rates of the sequences that are counted, every rate followed by its bounds."""
+    requests, bt, capacity = offline.requests, settings.block_tokens, settings.cache.num_blocks
+    a = admissions_of(engine)
+    when = offline.place[a.request]
+    a = in_order(replace(a, asked=a.asked * offline.counted[a.request], scheduled_ns=when, finish_ns=when))
+    counted = a.taken(np.flatnonzero(a.asked))
+    found = engine.seqs.cached[counted.sequence]
+    tokens, blocks = int(counted.prompt.sum()), int((counted.prompt // bt).sum())
+    reuses = offline.reuses(a, engine.block_keys, settings.cache.state)
+    (bounds,) = token_bounds(reuses, a, forks_of(requests, settings), bt, [capacity])
+    (most_blocks,) = most_hits(reuses, [capacity])
+    rates = {
+        "hit_rate_tokens": (int(found.sum()), bounds.infinite, bounds.optimum, tokens),
+        "hit_rate_blocks": (int((found // bt).sum()), reuses.total, most_blocks, blocks),
+    }
+    figures: dict[str, Any] = {
+        "prompt_tokens": tokens,
+        "hit_tokens": int(found.sum()),
+        "blocks": blocks,
+        "hit_blocks": int((found // bt).sum()),
+    }
+    for name, (hits, infinite, optimum, whole) in rates.items():
+        figures |= _with_bounds(name, *(part / max(whole, 1) for part in (hits, infinite, optimum)))
+    if requests.block_hint == bt:
+        ids = int(np.diff(requests.segment_offset)[offline.counted == 1].sum())
+        rate = hit_rate_ids(requests, capacity, offline.order, offline.counted)
+        (most_ids,) = most_hits(offline.ids, [capacity])
+        figures |= _with_bounds("hit_rate_ids", rate, offline.ids.total / max(ids, 1), most_ids / max(ids, 1))
+    return figures
 
 
-@entry
-def _lru_ids(offset, ids, num_ids, capacity):
-    """A doubly linked list over ids; record num_ids is its head (next = least recent)."""
-    before = np.full(num_ids + 1, -1, np.int64)
-    after = np.full(num_ids + 1, -1, np.int64)
-    before[num_ids] = after[num_ids] = num_ids
-    present, total = 0, 0
-    for r in range(offset.size - 1):
-        at = offset[r]
-        while at < offset[r + 1] and before[ids[at]] >= 0:
-            at += 1
-        total += at - offset[r]
-        for k in range(offset[r], offset[r + 1]):
-            i = ids[k]
-            if before[i] >= 0:
-                after[before[i]] = after[i]
-                before[after[i]] = before[i]
-            else:
-                present += 1
-            last = before[num_ids]
-            after[last], before[i] = i, last
-            after[i], before[num_ids] = num_ids, i
-        while present > capacity:
-            oldest = after[num_ids]
-            after[num_ids] = after[oldest]
-            before[after[oldest]] = num_ids
-            before[oldest] = -1
-            present -= 1
-    return total
+def _with_bounds(name: str, rate: float, infinite: float, optimum: float) -> dict[str, float]:
+    return {name: rate, f"{name}_infinite": infinite, f"{name}_optimum": optimum}

@@ -2,13 +2,16 @@
 
     cold        empty
     prefilled   prefixes that several requests share lie in the cache already
-    warm        the whole workload has been through the cache once, in order of arrival: what a second visit finds
+    warm        the whole workload has been through the cache once, one request after another in order of arrival: what
+                a second visit finds
 
+A second engine, which has no clock, visits (`lone`); the cache that it leaves is the one that a run begins with.
 Nothing of this is timed or counted: hits, evictions and insertions are those of the run alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -16,25 +19,71 @@ import numpy as np
 from ..cluster.simulation import Simulation
 from ..core.jit import entry
 from ..core.requests import EXPLICIT, I64, Requests
+from ..costs.tables import CostTables
+from ..engine.build import build_engine, share
 from ..engine.cached import cached_prefixes
+from ..engine.settings import BeamRules, EngineSettings
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import HASHED, RADIX
-from .replay import visit_hashed, visit_radix
+from .lone import run_alone, without_clock
+from .order import arrival_order
 
 _Run = TypeVar("_Run", bound=Simulation)
 
 
 def prepared(simulation: _Run) -> _Run:
     """The same simulation, its cache in the state that its settings ask for. It has not begun yet."""
-    engine, state = simulation.engine, simulation.settings.cache.state
-    leading = visited_blocks(simulation.requests, state, engine.rules.block_tokens)
-    if state != "cold":
-        with np.errstate(over="ignore"):
-            _visit(engine, np.minimum(leading, engine.keys.size - 1))
-            if engine.shadow.owner.size > 1:
-                _shadow_cached(engine)
-    simulation.cache_prepared(leading)
+    requests, settings = simulation.requests, simulation.settings
+    if settings.cache.state != "cold":
+        prepare_cache(simulation.engine, requests, settings)
+    simulation.cache_prepared(visited_tokens(requests, settings.cache.state) // settings.block_tokens)
     return simulation
+
+
+def prepare_cache(engine: Engine, requests: Requests, settings: EngineSettings) -> None:
+    """Bring the cache of an engine at t = 0 into the state of its settings."""
+    tokens = visited_tokens(requests, settings.cache.state)
+    if settings.cache.kind == "none" or not tokens.any():
+        return
+    visitor = _visitor(requests, settings, engine.costs)
+    _ask_for(visitor, tokens)
+    run_alone(visitor, arrival_order(requests)[tokens[arrival_order(requests)] > 0])
+    _hand_over(visitor, engine)
+    if engine.shadow.owner.size > 1:
+        _shadow_cached(engine)
+
+
+def _visitor(requests: Requests, settings: EngineSettings, costs: CostTables) -> Engine:
+    """An engine of the same rules but for those of sequences that fork: whole blocks alone are left behind."""
+    plain = without_clock(replace(settings, beam=BeamRules()))
+    plain = replace(plain, cache=replace(plain.cache, copy_on_write=False))
+    return build_engine(share(requests, plain), plain, costs)
+
+
+@entry
+def _ask_for(e, tokens):
+    """Every sequence comes with the first tokens that it has, prompt and answer alike, and ends with one more."""
+    q = e.seqs
+    for seq in range(q.request.size):
+        n = tokens[q.request[seq]]
+        if n <= q.prompt[seq]:
+            q.prompt[seq] = n
+            q.output[seq] = q.max_tokens[seq] = 1
+            q.present[seq] = min(q.present[seq], max(n - 1, 0))
+
+
+@entry
+def _hand_over(visitor, e):
+    """The cache changes hands, and what it has counted is forgotten."""
+    e.pool = visitor.pool
+    e.tree = visitor.tree
+    e.hashes = visitor.hashes
+    e.pool.evicted = 0
+    e.tree.evicted = 0
+    e.tree.evicted_nodes = 0
+    e.tree.inserted = 0
+    e.tree.log_size = 0
+    e.hashes.registered = 0
+    e.hashes.log_size = 0
 
 
 def _shadow_cached(e: Engine) -> None:
@@ -44,12 +93,13 @@ def _shadow_cached(e: Engine) -> None:
         e.shadow.written[block] = e.rules.block_tokens
 
 
-def visited_blocks(requests: Requests, state: str, block_tokens: int) -> I64:
-    """(n,) leading blocks of each request that went through the cache before t = 0."""
+def visited_tokens(requests: Requests, state: str) -> I64:
+    """(n,) leading tokens of each request whose KV went through the cache before t = 0."""
     if state == "warm":
-        return (requests.prompt_tokens + requests.output_tokens - 1) // block_tokens
+        tokens: I64 = requests.prompt_tokens + np.maximum(requests.output_tokens, 1) - 1
+        return tokens
     if state == "prefilled":
-        return shared_prefix_tokens(requests) // block_tokens
+        return shared_prefix_tokens(requests)
     return np.zeros(len(requests), np.int64)
 
 
@@ -61,23 +111,3 @@ def shared_prefix_tokens(requests: Requests) -> I64:
     _, which, count = np.unique(stream, return_inverse=True, return_counts=True)
     shared = (count[which] > 1) & (start == 0) & (stream != EXPLICIT)
     return np.where(shared, r.segment_length[first], 0)
-
-
-@entry
-def _visit(e, whole):
-    row = np.empty(e.keys.size, np.int32)
-    q = e.seqs
-    for request in range(whole.size):
-        seq = q.first[request]
-        n = whole[request]
-        if n > 0 and e.rules.cache_kind == RADIX:
-            visit_radix(e.tree, e.pool, e.block_keys, seq, q.namespace[seq], q.priority[seq], n, e.keys, row)
-        if n > 0 and e.rules.cache_kind == HASHED:
-            visit_hashed(e.hashes, e.pool, e.block_keys, seq, q.namespace[seq], q.priority[seq], n, e.keys, row)
-    e.pool.evicted = 0
-    e.tree.evicted = 0
-    e.tree.evicted_nodes = 0
-    e.tree.inserted = 0
-    e.tree.log_size = 0
-    e.hashes.registered = 0
-    e.hashes.log_size = 0

@@ -1,4 +1,4 @@
-"""What the best cache of a capacity gives, and what LRU gives at every capacity at once: over reuses.
+"""What the best cache of a capacity gives, over reuses.
 
 The best cache knows the future. Reuses are intervals of ranks; the blocks kept over any moment must fit, and a hit is
 a block kept over its whole interval. Most are kept by going through the ranks and dropping, when too much is kept,
@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..core.jit import entry, jit
-from ..core.requests import I64
 from .reuse import Reuses
 
 
@@ -66,55 +65,3 @@ def _add(kept, at, blocks):
     while at > 0:
         kept[at] += blocks
         at >>= 1
-
-
-# ---------------------------------------------------------------- LRU
-
-
-def lru_hits(reuses: Reuses, blocks: I64, capacities: Sequence[int]) -> list[int]:
-    """Blocks that a block-hash cache in the order of its free queue hits, for each capacity (0 = no bound).
-
-    blocks   (num_ranks,) blocks of the visit at each rank; visits do not overlap
-
-    After a visit the queue holds the blocks of its path, root last to go, behind all that were used before: whatever
-    the capacity, the cache is the head of one list of blocks by last use, shallow before deep. So a block is hit
-    exactly when its place in that list (Mattson's stack distance) is within the capacity. One pass gives all places.
-    """
-    above = np.zeros(reuses.begin.size, np.int64)
-    _places(reuses.begin, reuses.end, reuses.blocks, blocks, above)
-    return [
-        reuses.total if capacity == 0 else int(np.clip(capacity - above, 0, reuses.blocks).sum())
-        for capacity in capacities
-    ]
-
-
-@entry
-def _places(begin, end, blocks, visited, above):
-    """above[i], written: blocks that were used after those of reuse i, when they are looked up."""
-    recent = np.zeros(visited.size + 1, np.int64)  # Fenwick tree over ranks: blocks whose last use was there
-    total, i = np.int64(0), np.int64(0)
-    for rank in range(visited.size):
-        while i < end.size and end[i] == rank:
-            above[i] = total - _up_to(recent, begin[i])
-            _shift(recent, begin[i], -blocks[i])
-            total -= blocks[i]
-            i += 1
-        _shift(recent, np.int64(rank), visited[rank])
-        total += visited[rank]
-
-
-@jit
-def _up_to(tree, rank):
-    total, at = np.int64(0), rank + 1
-    while at > 0:
-        total += tree[at]
-        at &= at - 1
-    return total
-
-
-@jit
-def _shift(tree, rank, blocks):
-    at = rank + 1
-    while at < tree.size:
-        tree[at] += blocks
-        at += at & -at

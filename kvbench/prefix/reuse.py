@@ -31,6 +31,7 @@ class Visits:
     looked_up   (n,) leading blocks that it asks for
     blocks      (n,) leading blocks that are there when it has ended, >= looked_up
     start, end  (n,) ranks >= 0 of the look-up and of the moment from which on nobody holds its blocks for it
+    counted     (n,) 0 or 1: whether what it finds is counted
     """
 
     sequence: I64
@@ -39,15 +40,17 @@ class Visits:
     blocks: I64
     start: I64
     end: I64
+    counted: I64
 
 
 @dataclass(frozen=True)
 class Reuses:
-    """m groups of blocks in order of `end`; of one look-up the deepest group first.
+    """m groups of blocks in order of `end`; of one look-up the deepest group first. Only of visits that are counted.
 
     begin, end, blocks   (m,) begin < end
     at_once              blocks looked up while another visit that has them is going on: they need not wait
     num_ranks            ranks are below it
+    found                (visits,) blocks that each visit finds when nothing is ever evicted; 0 where it is not counted
     """
 
     begin: I64
@@ -55,6 +58,7 @@ class Reuses:
     blocks: I64
     at_once: int
     num_ranks: int
+    found: I64
 
     @property
     def total(self) -> int:
@@ -72,11 +76,12 @@ def find_reuses(keys: BlockKeys, visits: Visits) -> Reuses:
     with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
         _grow(keys, v.sequence, v.namespace, v.looked_up, v.blocks, parent, start, stop, last)
     out = np.zeros((3, 0), np.int64)
-    count, _ = _collect(parent, start, stop, last, v.looked_up, v.start, v.end, out)
+    found = np.zeros(v.sequence.size, np.int64)
+    count, _ = _collect(parent, start, stop, last, v.looked_up, v.start, v.end, v.counted, out, found)
     out = np.zeros((3, count), np.int64)
-    _, at_once = _collect(parent, start, stop, last, v.looked_up, v.start, v.end, out)
+    _, at_once = _collect(parent, start, stop, last, v.looked_up, v.start, v.end, v.counted, out, found)
     num_ranks = int(v.end.max(initial=-1)) + 1
-    return Reuses(out[0], out[1], out[2], int(at_once), num_ranks)
+    return Reuses(out[0], out[1], out[2], int(at_once), num_ranks, found)
 
 
 # ---------------------------------------------------------------- the tree
@@ -180,8 +185,8 @@ def _common(keys, one, other, depth, limit):
 
 
 @entry
-def _collect(parent, start, stop, last, looked_up, starts, ends, out):
-    """Write (begin, end, blocks) of every reuse to the columns of out, as many as it has.
+def _collect(parent, start, stop, last, looked_up, starts, ends, counted, out, found):
+    """Write (begin, end, blocks) of every reuse to the columns of out, as many as it has, and found of every visit.
 
     returns  (number of reuses, blocks at once)
     """
@@ -190,10 +195,12 @@ def _collect(parent, start, stop, last, looked_up, starts, ends, out):
     count, at_once = np.int64(0), np.int64(0)
     for i in range(last.size):
         node, begin = last[i], np.int64(-1)
+        found[i] = 0
         while node > 0:
             before = left[node]
-            if before >= 0 and stop[node] <= looked_up[i]:
+            if before >= 0 and stop[node] <= looked_up[i] and counted[i]:
                 blocks = stop[node] - start[node]
+                found[i] += blocks
                 if before >= starts[i]:
                     at_once += blocks
                 else:

@@ -1,4 +1,4 @@
-"""requests.csv, summary.csv and steps.csv: tidy, one header row, the same bytes for the same run.
+"""requests.csv, summary.csv, itl.csv and steps.csv: tidy, one header row, the same bytes for the same run.
 
 Written from integers, without pandas: its import alone takes a quarter of a short run. Times are ns in the
 journal and ms with 6 decimals here, so no digit is lost.
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ..core.journal import NEVER, PARTS, STATUS_NAMES, STEP_COLUMNS, Journal
 from ..core.requests import NONE, Requests
 from ..core.units import NS_PER_MS
-from ..metrics.latency import LATENCIES, sequence_times
+from ..metrics.latency import LATENCIES, included, sequence_times
+from ..metrics.percentiles import percentiles
 from .record import SCHEMA, RunRecord
 
 I64 = NDArray[np.int64]
@@ -29,6 +30,14 @@ SUMMARY_COLUMNS = (
     "run,fingerprint,schema,clock,cache_state,preset,model,device,machine,seed,metric,unit,mean,p50,p90,p99,"
     "p99_low,p99_high,n,p50_low,p50_high,p90_low,p90_high"
 )
+
+ITL_COLUMNS = "percentile,itl_ms"
+ITL_PERCENTILES = (
+    *range(100),
+    *(round(100 - digit * 10.0**-power, power) for power in range(1, 5) for digit in range(9, 0, -1)),
+    100,
+)
+"""0, 1 .. 99, 99.1 .. 99.9, 99.91 .. 99.9999 and 100."""
 
 ROWS_AT_ONCE = 1 << 16
 """Rows held as text at once: bounds the memory of a run of millions."""
@@ -88,6 +97,17 @@ def steps_csv(journal: Journal) -> Iterator[str]:
         )
 
 
+def itl_csv(journal: Journal, requests: Requests) -> Iterator[str]:
+    """The distribution of gaps between tokens, pooled over sequences: a row per percentile, as far as samples reach."""
+    journal = included(journal, requests)
+    n = int(journal.itl_count.sum())
+    reached = [percent for percent in ITL_PERCENTILES if percent in (0, 100) or n * (1 - percent / 100) >= 1]
+    found = percentiles(journal.itl_gap_ns, journal.itl_count, reached)
+    yield ITL_COLUMNS + "\n"
+    for percent, gap_ns in zip(reached, found, strict=False):
+        yield f"{percent:.6g},{gap_ns / NS_PER_MS:.6f}\n"
+
+
 def summary_csv(record: RunRecord) -> Iterator[str]:
     """A row per metric. Latencies fill every column, a scalar only `mean`."""
     yield SUMMARY_COLUMNS + "\n"
@@ -105,10 +125,10 @@ def summary_csv(record: RunRecord) -> Iterator[str]:
     ]
     head = ",".join(_quoted(cell) for cell in identity)
     for name in LATENCIES:
-        cells = ",".join(map(_number, astuple(record.summary.latencies[name])))
+        cells = ",".join(map(csv_number, astuple(record.summary.latencies[name])))
         yield f"{head},{name},ms,{cells}\n"
     for name, (value, unit) in record.summary.scalars.items():
-        yield f"{head},{name},{_quoted(unit)},{_number(value)},,,,,,,,,,\n"
+        yield f"{head},{name},{_quoted(unit)},{csv_number(value)},,,,,,,,,,\n"
 
 
 def _rows(columns: Sequence[Sequence[str]]) -> str:
@@ -141,7 +161,8 @@ def _quoted(cell: str) -> str:
     return cell
 
 
-def _number(value: float | int | None) -> str:
+def csv_number(value: float | int | None) -> str:
+    """A cell: whole numbers as they are, others with 6 digits after the point; empty: it does not exist."""
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.6f}"

@@ -51,26 +51,6 @@ def lowest(lines: Sequence[Line], name: str) -> Line:
     return Line(name, tuple(sorted(best.items())))
 
 
-def apart(heights: Sequence[float], least: float) -> list[float]:
-    """The heights moved so that no two are nearer than `least`: in their order, around where they were, above 0."""
-    order = sorted(range(len(heights)), key=lambda i: heights[i])
-    groups: list[tuple[float, list[int]]] = []  # (middle, members from below)
-    for i in order:
-        groups.append((heights[i], [i]))
-        while len(groups) > 1 and _bottom(groups[-1], least) < _bottom(groups[-2], least) + least * len(groups[-2][1]):
-            (high, above), (low, below) = groups.pop(), groups.pop()
-            members = below + above
-            groups.append(((low * len(below) + high * len(above)) / len(members), members))
-    placed = [0.0] * len(heights)
-    free_from = 0.0
-    for group in groups:
-        bottom = max(_bottom(group, least), free_from)
-        for n, i in enumerate(group[1]):
-            placed[i] = bottom + n * least
-        free_from = bottom + least * len(group[1])
-    return placed
-
-
 def short_number(value: float) -> str:
     """1000 -> 1k, 2500000 -> 2.5M."""
     for unit, factor in (("M", 1e6), ("k", 1e3)):
@@ -86,10 +66,6 @@ def _name(result: Grid, others: Sequence[tuple[str, str]]) -> str:
     if len(others) == 1 and others[0][0] == POLICY:
         return others[0][1]
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in others)
-
-
-def _bottom(group: tuple[float, list[int]], least: float) -> float:
-    return group[0] - least * (len(group[1]) - 1) / 2
 
 
 def _is_number(text: str) -> bool:

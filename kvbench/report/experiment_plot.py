@@ -6,17 +6,25 @@ import io
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import UsageError
 from .curves import Line, short_number
 from .experiment_table import Experiment
-from .plot import COLOURS, INK, MARKERS, RULE, STYLE, check_library, check_place, label_ends
+from .files import check_file
+from .pictures.figure import INK, RULE, STYLE, label_ends
+from .pictures.style import LIGHT
+from .plot import SUFFIXES, check_library
 
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""Tell lines apart in grey."""
 BAR_SHARE = 0.8
 """Of the room between two names that their bars take."""
 
 
 def check_picture(path: Path) -> None:
     """UsageError: another kind of file, no folder, no matplotlib."""
-    check_place(path)
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"--plot {path}: write it as FILE.svg or FILE.png")
+    check_file("--plot", path)
     check_library()
 
 
@@ -47,7 +55,7 @@ def _draw_bars(axes: Any, found: Experiment) -> None:
     width = BAR_SHARE / len(found.lines)
     for i, (name, values) in enumerate(found.lines):
         places = [at - BAR_SHARE / 2 + width * (i + 0.5) for at in range(len(found.x))]
-        axes.bar(places, values, width * 0.92, color=COLOURS[i % len(COLOURS)], label=name)
+        axes.bar(places, values, width * 0.92, color=LIGHT[i % len(LIGHT)], label=name)
     axes.set_xticks(range(len(found.x)), [str(x) for x in found.x])
     axes.set_ylim(bottom=0)
     if len(found.lines) > 1:
@@ -58,7 +66,7 @@ def _draw_lines(axes: Any, found: Experiment) -> None:
     ends = []
     for i, (name, values) in enumerate(found.lines):
         points = tuple((float(x), y) for x, y in zip(found.x, values, strict=True))
-        colour = COLOURS[i % len(COLOURS)]
+        colour = LIGHT[i % len(LIGHT)]
         axes.plot(
             *zip(*points, strict=True), color=colour, marker=MARKERS[i % len(MARKERS)], linewidth=1.6, markersize=5.5
         )

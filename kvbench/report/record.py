@@ -25,7 +25,8 @@ class RunRecord:
 
     run           scenario or trace, without folder and suffix
     engine        "vLLM 0.33"
-    step_times    confidence of the step times, with the efficiencies used
+    step_times    where the step times come from
+    step_error    what predictions from them have been off by, or that nothing is known
     parallelism   "tp 1"
     path          how the engine ran: "step" or "calendar"
     fingerprint   sha256 of the workload
@@ -64,3 +65,4 @@ class RunRecord:
     allocation: str = "paged"
     slo: str = ""
     measured: tuple[tuple[str, str], ...] = ()
+    step_error: str = ""

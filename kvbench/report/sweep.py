@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from ..metrics.pareto import front
+from .choice import Candidate, choose
 from .grid import csv_cell, csv_line, short_names, shown_value
 from .record import SCHEMA
 from .table import WIDTH, grid, note
@@ -160,8 +161,10 @@ def sweep_table(sweep: Sweep) -> str:
         for point, on in shown
     ]
     left_out = f" {len(marked) - len(shown)} of {len(marked)} points are on none and only in sweep.csv."
+    decided = choose(sweep.keys, [Candidate(p.rows[0].values, tuple(r.figures for r in p.rows)) for p in found], False)
+    said = "".join(f"{note(sentence)}\n\n" for sentence in (*decided.verdict, *decided.idle))
     text = MEANING + (f" ({', '.join(sorted({row.clock for row in sweep.rows}))} clock).")
-    return f"{_narrow(header, rows)}\n\n{note(text + (left_out if len(shown) < len(marked) else ''))}"
+    return f"{_narrow(header, rows)}\n\n{said}{note(text + (left_out if len(shown) < len(marked) else ''))}"
 
 
 def _narrow(header: list[str], rows: list[list[str]]) -> str:

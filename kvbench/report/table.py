@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..metrics.latency import Summary
 from ..metrics.percentiles import SMALLEST_FOR_P99, Distribution
@@ -13,7 +13,8 @@ LABEL_WIDTH = 12
 
 REPLAY_BOUNDS = (
     "optimum: the most hits of any cache of that capacity that may keep or drop any block after each request, with the "
-    "future known; exact for such a cache, a bound for every policy. infinite: nothing is ever evicted."
+    "future known; exact for such a cache, a bound for every policy. infinite: nothing is ever evicted. Both under the "
+    "rules of the rate that they stand beside."
 )
 RUN_BOUNDS = (
     "optimum: more hits no cache of that capacity can have in the order in which the run admitted its requests, with "
@@ -53,7 +54,7 @@ def _head(r: RunRecord) -> list[tuple[str, str]]:
         ("clock", f"{r.clock} ({r.path} path)"),
         ("cache", f"{r.cache_state}; {r.cache_kind}, blocks of {r.block_tokens} tokens"),
         ("preset", f"{r.preset} ({r.engine}); {r.batching} batching; {overlap}"),
-        ("device", f"{r.device}; step times {r.step_times}"),
+        ("device", f"{r.device}; step times {r.step_times}" + (f"; error: {r.step_error}" if r.step_error else "")),
         ("model", f"{r.model}; {r.dtype}, KV {r.kv_dtype}; {r.parallelism}"),
         ("workload", f"seed {r.seed}; fingerprint {r.fingerprint[:16]}"),
     ]
@@ -232,15 +233,6 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], align: Sequence[s
 
     align = align or ("left", *("right",) * (len(header) - 1))
     return str(tabulate(rows, header, tablefmt="simple", disable_numparse=True, colalign=align))
-
-
-def figures(values: Mapping[str, float | int]) -> str:
-    """A plain list of named numbers: shares with 4 digits after the point, counts whole."""
-    width = max(map(len, values), default=0)
-    return "".join(
-        f"{name:<{width}}  {value:.4f}\n" if isinstance(value, float) else f"{name:<{width}}  {value:,}\n"
-        for name, value in values.items()
-    )
 
 
 def note(text: str) -> str:

@@ -9,6 +9,12 @@ from .table import grid, labelled, note
 
 Info = Mapping[str, Any]
 
+_HIT_RULES = (
+    "tokens: of prompt tokens; a prompt finds all but its last token at most, and answers are in the cache. no "
+    "answers: prompts alone are. whole blocks: the hits of the first column, of whole blocks of the prompts. ids of "
+    "the trace: as published, ids as opaque units, uncapped."
+)
+
 
 def info_table(info: Info) -> str:
     """Head, lengths, hit rates, notes of one trace."""
@@ -16,21 +22,24 @@ def info_table(info: Info) -> str:
         ("trace", f"{info['path']}"),
         ("format", f"{info['format']}; sha256 {info['sha256'][:16]}; fingerprint {info['fingerprint'][:16]}"),
         ("requests", f"{info['requests']:,}; {info['bad_rows']:,} bad rows left out"),
+        ("times", info["time_unit"]),
         ("arrivals", _arrivals(info)),
         ("bursts", _bursts(info)),
         ("sessions", _sessions(info)),
+        ("rows", info["turns_of_rows"]),
         ("blocks", _blocks(info)),
     ]
     lengths = [["prompt tokens", *_row(info["prompt_tokens"])], ["output tokens", *_row(info["output_tokens"])]]
     hits = [
-        [f"{row['block_tokens']:,}", *(_rate(row[name]) for name in ("blocks", "tokens", "ids"))]
+        [f"{row['block_tokens']:,}", *(_rate(row[name]) for name in ("tokens", "prompts", "blocks", "ids"))]
         for row in info["hit_rates"]
     ]
     parts = [
         labelled([(name, text) for name, text in head if text]),
         grid(["", "mean", "p50", "p90", "p99", "min", "max"], lengths),
-        "hit rate of a cache that never evicts, prompts one after another\n"
-        + grid(["block tokens", "whole blocks", "tokens", "ids of the trace"], hits),
+        "hit rate of a cache that never evicts, one request after another, as a run would find it\n"
+        + grid(["block tokens", "tokens", "tokens, no answers", "whole blocks", "ids of the trace"], hits),
+        note(_HIT_RULES),
         labelled([("note", note) for note in info["notes"]]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -197,7 +197,7 @@ def _count(e, slot, heard):
     rec, now = e.slots.rec, e.now
     seq = rec[slot, SEQ]
     if rec[slot, LAST_TOKEN] < 0:
-        e.seqs.first_token[seq] = now + e.rules.detokenize_ns
+        e.seqs.first_token[seq] = now + e.stages.delay_ns
     elif seq == heard:
         note_gap(e.journal, now - rec[slot, LAST_TOKEN], np.int64(1))
     if rec[slot, PHASE] != IN_DECODE:

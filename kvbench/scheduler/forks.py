@@ -61,6 +61,7 @@ def fork(e, donor, slot, tokens):
     rec[slot, COMPUTED] = tokens
     e.table_blocks += blocks
     e.context += tokens
+    e.seqs.root[rec[slot, SEQ]] = e.seqs.root[rec[donor, SEQ]]  # what was flushed since goes with its last holder
     row = e.forks[e.num_forks]
     row[0], row[1], row[2] = rec[donor, SEQ], rec[slot, SEQ], tokens
     e.num_forks += 1

@@ -79,6 +79,7 @@ def count_admission(e, seq, matched):
     note_admission(e, seq)
     if q.scheduled[seq] < 0:
         q.scheduled[seq] = e.now
+        q.asked[seq] = 1
         q.cached[seq] = matched
         e.matched_tokens += matched
         e.admitted_tokens += q.prompt[seq]
@@ -95,12 +96,12 @@ def count_admission(e, seq, matched):
 def begin_decode(e, slot, now):
     """A prefill is complete at `now`, the end of a step: a token comes out. True when it is the last.
 
-    The token is handed out detokenize_ns later.
+    The token is handed out stages.delay_ns later.
     """
     rec = e.slots.rec
     seq = rec[slot, SEQ]
     if rec[slot, LAST_TOKEN] < 0:
-        e.seqs.first_token[seq] = now + e.rules.detokenize_ns
+        e.seqs.first_token[seq] = now + e.stages.delay_ns
     else:
         note_gap(e.journal, now - rec[slot, LAST_TOKEN], np.int64(1))
     rec[slot, PHASE] = IN_DECODE
@@ -139,7 +140,7 @@ def close_sequence(e, seq, state):
     set_state(e, seq, state)
     note_end(e, seq)
     q = e.seqs
-    q.finish[seq] = e.now + e.rules.detokenize_ns if state == FINISHED else e.now
+    q.finish[seq] = e.now + e.stages.delay_ns if state == FINISHED else e.now
     post(e.outbox, ENDED_MAIL, seq)
     e.num_done += 1
 

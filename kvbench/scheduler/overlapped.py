@@ -84,7 +84,7 @@ def _token_out(e, slot, seq, does):
     """A token of a sequence comes out at e.now. True when it is the last."""
     rec = e.slots.rec
     if rec[slot, LAST_TOKEN] < 0:
-        e.seqs.first_token[seq] = e.now + e.rules.detokenize_ns
+        e.seqs.first_token[seq] = e.now + e.stages.delay_ns
     else:
         note_gap(e.journal, e.now - rec[slot, LAST_TOKEN], np.int64(1))
     if does == FIRST:
@@ -100,7 +100,7 @@ def _late_token(e, seq):
     """A sequence lost its slot while its token was being made: the token counts, and may be its last."""
     q = e.seqs
     if q.last_token[seq] < 0:
-        q.first_token[seq] = e.now + e.rules.detokenize_ns
+        q.first_token[seq] = e.now + e.stages.delay_ns
     else:
         note_gap(e.journal, e.now - q.last_token[seq], np.int64(1))
     q.last_token[seq] = e.now

@@ -2,8 +2,8 @@
 
 A preset lies between the defaults and the user's own values. Where an engine chooses a size by the memory of
 the device, the preset leaves the key at 0 and `automatic` chooses.
-Source: the engines' own defaults for a server. Overlap (async) scheduling, their default, is off here unless the key
-`overlap` says otherwise: the recordings that the presets are checked against were made without it.
+Source: the engines' own defaults for a server, overlap among them: asynchronous scheduling is on in vLLM from 0.14,
+the overlap scheduler in SGLang.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ class Preset:
     name           as in `--preset`
     engine         "vLLM 0.33", for the head of a table
     meaning        one line for `kvbench list`
-    overlap_default  whether the engine overlaps scheduling and execution unless told otherwise
     values         dotted key -> value
     """
 
     name: str
     engine: str
     meaning: str
-    overlap_default: bool
     values: Mapping[str, Any]
 
 
 _VLLM = {
+    "overlap": True,
     "scheduler.discipline": "token-budget",
     "scheduler.policy": "fcfs",
     "scheduler.max_num_seqs": 0,
@@ -53,9 +52,11 @@ _VLLM = {
     "cache.kind": "hash",
     "cache.memory_utilization": 0.9,
     "cache.unregister_unwritten": False,
+    "costs.graphs": "vllm",
 }
 
 _SGLANG = {
+    "overlap": True,
     "scheduler.discipline": "prefill-first",
     "scheduler.policy": "fcfs",
     "scheduler.max_running_requests": 2048,
@@ -77,14 +78,28 @@ _SGLANG = {
     "cache.kind": "radix",
     "cache.memory_utilization": 0.88,
     "cache.free_order": "auto",
+    "costs.graphs": "sglang",
 }
 
 PRESETS: dict[str, Preset] = {
+    "vllm-0.12": Preset(
+        "vllm-0.12",
+        "vLLM 0.12",
+        "vLLM v1, 0.12: the rules recorded of 0.19, no asynchronous scheduling, so the host's time of a step shows",
+        {
+            **_VLLM,
+            "scheduler.long_prefill_threshold_when_alone": True,
+            "scheduler.self_preemption_ends_step": True,
+            "cache.free_order": "tail",
+            "overlap": False,
+            "costs.step_overhead_us": 1700.0,
+            "costs.request_overhead_us": 45.0,
+        },
+    ),
     "vllm-0.19": Preset(
         "vllm-0.19",
         "vLLM 0.19",
         "vLLM v1, 0.19: token budget, block hash, freed blocks to the tail of the queue",
-        True,
         {
             **_VLLM,
             "scheduler.long_prefill_threshold_when_alone": True,
@@ -96,7 +111,6 @@ PRESETS: dict[str, Preset] = {
         "vllm-0.33",
         "vLLM 0.33",
         "vLLM v1, 0.33: token budget, block hash, unhashed freed blocks to the front of the queue",
-        True,
         {
             **_VLLM,
             "scheduler.long_prefill_threshold_when_alone": False,
@@ -108,7 +122,6 @@ PRESETS: dict[str, Preset] = {
         "sglang-0.5.12",
         "SGLang 0.5.12",
         "SGLang 0.5.12: prefill first, radix tree, output reserved by the new-token ratio",
-        True,
         _SGLANG,
     ),
 }

@@ -19,6 +19,7 @@ from ..prefix.radix import RadixTree
 from .calendar import Calendar
 from .mail import Mail
 from .shadow import Shadow
+from .stages import Stages
 from .state_columns import BAD_TRANSITION
 
 
@@ -33,6 +34,7 @@ class Sequences:
     present      leading tokens whose KV comes with it
     backed       whole blocks from its start that are copied to host memory, or being copied
     lost         tokens that were computed when it was preempted last
+    asked        1 = its first admission looked for its prompt; who waits for another's prompt (FOLLOWS) asks for none
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list
@@ -40,7 +42,8 @@ class Sequences:
     engine       the one that it was given to; -1: none yet
     first        (requests + 1,): its sequences
     child, sibling   (requests,): the requests that arrive after it
-    pending      (requests,) of the request whose successors wait, how many sequences are not done yet
+    lead         (requests,) the request whose successors wait for it, mostly itself
+    pending      (requests,) of a lead, how many sequences are not done yet
     """
 
     request: "i8[::1]"
@@ -64,6 +67,7 @@ class Sequences:
     first_token: "i8[::1]"
     last_token: "i8[::1]"
     finish: "i8[::1]"
+    asked: "i8[::1]"
     cached: "i8[::1]"
     present: "i8[::1]"
     backed: "i8[::1]"
@@ -74,6 +78,7 @@ class Sequences:
     preemptions: "i8[::1]"
     spent: "i8[:,::1]"
     first: "i8[::1]"
+    lead: "i8[::1]"
     pending: "i8[::1]"
     child: "i8[::1]"
     sibling: "i8[::1]"
@@ -108,7 +113,7 @@ class Rules:
     cache_kind: "i8"
     block_tokens: "i8"
     max_model_len: "i8"
-    detokenize_ns: "i8"
+    capacity_tokens: "i8"
     max_num_seqs: "i8"
     max_num_batched_tokens: "i8"
     chunked: "b1"
@@ -204,6 +209,7 @@ class Engine:
     calendar: "Calendar"
     costs: "CostTables"
     backups: "Operations"
+    stages: "Stages"
     shadow: "Shadow"
     journal: "Journal"
     plan: "i8[:,::1]"

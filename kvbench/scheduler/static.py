@@ -111,7 +111,7 @@ def _drain(e, slot):
     """Done: the last token is out, place and memory stay with the batch."""
     seq = e.slots.rec[slot, SEQ]
     e.slots.rec[slot, PHASE] = ENDED
-    e.seqs.finish[seq] = e.now + e.rules.detokenize_ns
+    e.seqs.finish[seq] = e.now + e.stages.delay_ns
     set_state(e, seq, DRAINING)
     note_end(e, seq)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _FLAT, _MOST_FLAT = 1.02, 2
@@ -20,13 +20,22 @@ DIGITS = 4
 
 @dataclass(frozen=True)
 class Point:
-    """One load that was tried. figures: of its run, as report.grid.run_figures names them. served: requests/s."""
+    """One load that was tried.
+
+    share     of sequences that kept the joint promise; NaN: there is none
+    figures   of its run, as report.grid.run_figures names them
+    served    requests/s
+    broke     the promise that it broke most, "" where it kept all
+    promises  as --slo takes it -> what came of it, ms
+    """
 
     load: float
     share: float
     met: bool
     figures: dict[str, Any]
     served: float = math.nan
+    broke: str = ""
+    promises: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

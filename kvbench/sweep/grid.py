@@ -3,6 +3,7 @@
     cache.blocks=1000,10000       values as --set takes them
     cache.blocks=1000..64000*4    1000, 4000, 16000, 64000
     arrivals.rate=1..3+0.5        1, 1.5, 2, 2.5, 3
+    cache.blocks=auto             from what the longest request needs to what holds every block
 
 All points are configured and checked before anything runs.
 """

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from ..bench.configure import Configured
 from ..bench.keys import key_tree
-from ..bench.replay import beside
+from ..bench.replay import offline_view
 from ..bench.run import Progress, Result, run
+from ..bench.step_times import step_costs
+from ..bench.system import build_system
 from ..core.errors import UsageError
-from ..costs.roofline import roofline
-from ..offline.curve import Offline, is_stack, lru_curve
 from ..offline.replay import check_replay, replay_cache
 from ..report.grid import Grid, GridRow, run_figures
 from ..workload.build import build_workload, workload_part
@@ -20,8 +24,8 @@ from .grid import Axis, Point
 Keep = Callable[[int, Result], None]
 """Called with the number of a point and its result, which is not kept here."""
 
-NOT_OF_A_CURVE = ("seconds", "hit_rate_ids")
-"""Figures of a replay that one pass over all capacities does not give."""
+SHARED_BY = ("block_tokens", "offline.answers", "offline.warm_up")
+"""Keys on which what replays of one workload share depends."""
 
 
 def run_grid(
@@ -48,8 +52,6 @@ def run_grid(
                 progress(len(figures) + len(errors), len(points))
     except KeyboardInterrupt:
         complete = False
-    if complete and not figures:
-        raise UsageError(f"no point of the grid could run; the first: {errors[0]}")
     return _grid(axes, points, figures, errors, cache_only=False, complete=complete)
 
 
@@ -58,34 +60,27 @@ def replay_grid(axes: Sequence[Axis], points: Sequence[Point], progress: Progres
     for point in points:
         check_replay(point.system.settings)
     figures: dict[int, dict[str, Any]] = {}
+    errors: dict[int, str] = {}
     complete = True
     try:
-        for group in groups(points, lambda point: (point.system.settings.block_tokens,)):
-            requests, _ = build_workload(points[group[0]].system.config.tree())
+        for group in groups(points, lambda point: tuple(point.system.config[key] for key in SHARED_BY)):
+            config = points[group[0]].system.config
+            requests, _ = build_workload(config.tree())
             requests.check()
-            offline = Offline(requests, points[group[0]].system.settings.block_tokens)
-            for index, found in _replays(offline, points, group):
-                figures[index] = found
-                progress(len(figures), len(points))
+            offline = offline_view(requests, config)
+            for index in group:
+                system = points[index].system
+                costs = step_costs(system).tables
+                try:
+                    found = replay_cache(offline, system.settings, costs)
+                except UsageError as error:
+                    errors[index] = str(error)
+                else:
+                    figures[index] = {name: value for name, value in found.items() if name != "seconds"}
+                progress(len(figures) + len(errors), len(points))
     except KeyboardInterrupt:
         complete = False
-    return _grid(axes, points, figures, {}, cache_only=True, complete=complete)
-
-
-def _replays(offline: Offline, points: Sequence[Point], group: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, figures) of the points of one group: those of one pass first."""
-    systems = {index: points[index].system.settings for index in group}
-    bounds = dict(zip(group, offline.bounds([s.cache.num_blocks for s in systems.values()]), strict=True))
-    stack = [index for index in group if is_stack(systems[index])]
-    for index, found in zip(stack, lru_curve(offline, [systems[i] for i in stack]), strict=True):
-        yield index, beside(found, bounds[index])
-    for index in group:
-        if index not in stack:
-            system = points[index].system
-            costs = roofline(system.deployment, system.costs).tables
-            found = replay_cache(offline.requests, system.settings, costs, offline.keys)
-            kept = {name: value for name, value in found.items() if name not in NOT_OF_A_CURVE}
-            yield index, beside(kept, bounds[index])
+    return _grid(axes, points, figures, errors, cache_only=True, complete=complete)
 
 
 def groups(points: Sequence[Point], more: Callable[[Point], tuple[Any, ...]]) -> list[list[int]]:
@@ -105,9 +100,11 @@ def _grid(
     cache_only: bool,
     complete: bool,
 ) -> Grid:
-    """Rows in the order of the points, those that were not reached left out."""
+    """Rows in the order of the points, those that were not reached left out. UsageError: there is not a figure."""
+    if complete and not figures:
+        raise UsageError(f"no point of the grid could run; the first: {errors[0]}")
     done = sorted({*figures, *errors})
-    rows = tuple(GridRow(points[i].values, figures.get(i, {}), errors.get(i, "")) for i in done)
+    rows = tuple(GridRow(points[i].values, _sized(figures, points, i), errors.get(i, "")) for i in done)
     first = points[0]
     return Grid(
         run=first.configured.name,
@@ -118,4 +115,51 @@ def _grid(
         policy=first.system.settings.cache.eviction or "lru",
         block_tokens=first.system.settings.block_tokens,
         complete=complete,
+        head=_head(axes, points, figures, cache_only),
     )
+
+
+def _head(
+    axes: Sequence[Axis], points: Sequence[Point], figures: dict[int, dict[str, Any]], cache_only: bool
+) -> tuple[tuple[str, str], ...]:
+    """What all points share; a key that is an axis stands in the table."""
+    varied = {axis.key for axis in axes}
+    config = points[0].system.config
+    prints = {str(found["fingerprint"])[:16] for found in figures.values() if found.get("fingerprint")}
+    workload = f"seed {config['seed']}" + (f"; fingerprint {next(iter(prints))}" if len(prints) == 1 else "")
+    if len(prints) > 1:
+        workload = f"{len(prints)} workloads"
+    rows = [
+        ("run", points[0].configured.name),
+        ("clock", "none: the cache alone" if cache_only else config["clock"]),
+        ("device", config["device"] if "device" not in varied else "varied"),
+        ("model", points[0].system.deployment.model.name if "model" not in varied else "varied"),
+        ("preset", config["preset"] if "preset" not in varied else "varied"),
+        ("workload", workload),
+    ]
+    return tuple((name, str(text)) for name, text in rows)
+
+
+def _sized(figures: dict[int, dict[str, Any]], points: Sequence[Point], index: int) -> dict[str, Any]:
+    """The figures of a point, with what a block takes on a device and how many would fit there."""
+    budget = points[index].system.budget
+    sizes = {"block_bytes": budget.block_bytes, "device_blocks": budget.num_blocks}
+    return {**figures[index], **sizes} if index in figures else {}
+
+
+SIZES = 9
+"""Of an automatic axis of capacities."""
+
+
+def automatic_sizes(configured: Configured) -> tuple[str, ...]:
+    """Capacities from what the longest request needs to what holds every block, in equal ratios."""
+    config = build_system(configured.config).config
+    requests, _ = build_workload(config.tree())
+    tokens = config["block_tokens"]
+    longest = int((requests.prompt_tokens + requests.output_tokens).max()) // tokens + 1
+    view = offline_view(requests, config)
+    distinct = max(int((requests.prompt_tokens + requests.output_tokens).sum()) // tokens, 1)
+    hits = int((requests.prompt_tokens * requests.samples).sum() / tokens * view.endless().blocks)
+    most = max(distinct - hits, 2 * longest)
+    sizes = np.geomspace(longest, most, SIZES)
+    return tuple(dict.fromkeys(f"{math.ceil(size) if size < 100 else float(f'{size:.3g}'):.0f}" for size in sizes))

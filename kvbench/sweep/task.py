@@ -21,7 +21,7 @@ from ..core.errors import KvbenchError
 from ..core.jit import compile_watch
 from ..report.files import make_folder
 from ..report.grid import run_figures
-from ..report.result_files import write_result
+from ..report.result_files import cut_files, write_result
 from ..workload.build import Workload, build_workload, workload_part
 from .digest import contents
 
@@ -118,7 +118,8 @@ def finished(folder: Path, digest: str, steps: bool) -> dict[str, Any] | None:
     try:
         document = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         point = document[POINT]
-        whole = document["complete"] and point["digest"] == digest and (folder / "summary.csv").exists()
+        whole = document["complete"] and point["digest"] == digest and not cut_files(folder, document)
+        whole = whole and (folder / "summary.csv").exists()
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not whole or (steps and not (folder / "steps.csv").exists()):

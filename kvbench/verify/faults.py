@@ -17,10 +17,10 @@ import numpy as np
 from ..bench.configure import Configured, configure
 from ..bench.run import run
 from ..bench.scenarios import scenario_folder
+from ..bench.step_times import step_costs
 from ..bench.system import build_system
 from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError
-from ..costs.roofline import roofline
 from ..engine.integrity import check_integrity
 from ..engine.observe import fields_of
 from ..engine.probe import drain_copies
@@ -144,7 +144,7 @@ def first_complaint(configured: Configured) -> str:
     """Run an engine to its end or to the first thing that is wrong with it."""
     system = build_system(configured.config, record_steps=True)
     requests, _ = build_workload(system.config.tree())
-    simulation = prepared(Simulation(requests, system.settings, roofline(system.deployment, system.costs).tables))
+    simulation = prepared(Simulation(requests, system.settings, step_costs(system).tables))
     # A model whose layers carry a state must not read in a step what that step writes; see cache.hit_same_step.
     shadow = Shadow(simulation, same_step=configured.given.get("cache", {}).get("hit_same_step") is None)
     try:

@@ -16,11 +16,11 @@ import numpy as np
 
 from ..bench.configure import Configured, configure
 from ..bench.measured import load_model, paged_model
+from ..bench.step_times import step_costs
 from ..bench.system import System, build_system
 from ..core.config import Config
 from ..core.errors import KvbenchError
 from ..core.requests import Requests
-from ..costs.roofline import roofline
 from ..measured.run import MeasuredRun
 from ..measured.worker import PLANTED, Device
 from ..offline.warm import prepared
@@ -177,7 +177,7 @@ class TokenProof:
     def _hashes(self, variation: Variation, plant: str) -> tuple[list[str], MeasuredRun]:
         system = _planted(build_system(self._configured(variation).config), plant)
         config, settings = system.config, system.settings
-        costs = roofline(system.deployment, system.costs)
+        costs = step_costs(system)
         device = self._device_of(system)
         requests = self._requests[variation.group]
         planted = plant if plant in PLANTED else ""

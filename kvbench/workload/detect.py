@@ -1,143 +1,61 @@
-"""Which format a trace has: told by its content, not by its name."""
+"""Which format a trace has: told by its content, not by its name.
+
+Each format declares sets of keys, and of CSV columns; the largest set that a trace has all of decides. Where there is
+none, the error names the format that lacks least.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
-from ..core.requests import Requests
-from .formats import (
-    aiperf,
-    azure,
-    bailian,
-    burstgpt,
-    chats,
-    length_table,
-    llmservingsim,
-    lmcache,
-    mooncake,
-    multi_turn,
-    otel,
-    own,
-    servegen,
-    tracelab,
-    weka,
-)
-from .formats.lines import cells
-from .options import TraceOptions
+from .csv_table import cells
+from .format import Names, all_formats
 from .rows import shown
 from .source import Source, Trace
 
-READERS: dict[str, Callable[[Trace, TraceOptions], Requests]] = {
-    "kvbench": own.read,
-    "mooncake": mooncake.read,
-    "bailian": bailian.read,
-    "weka": weka.read,
-    "azure": azure.read,
-    "burstgpt": burstgpt.read,
-    "lengths": length_table.read,
-    "llmservingsim": llmservingsim.read,
-    "tracelab": tracelab.read,
-    "servegen": servegen.read,
-    "aiperf": aiperf.read,
-    "vllm-custom": chats.read_custom,
-    "vllm-multi-turn": multi_turn.read,
-    "openai": chats.read_openai,
-    "sharegpt": chats.read_sharegpt,
-    "lmcache": lmcache.read,
-    "otel": otel.read,
-}
-"""trace.format -> reader."""
+_FIRST = 100
+"""Rows that are looked at: the first of them may be wrong."""
 
-UNTIMED = ("weka", "lengths", "tracelab", "aiperf", "vllm-custom", "vllm-multi-turn", "openai", "sharegpt")
-"""Formats that may come without arrivals."""
-
-_BY_HEADER = {
-    "azure": azure.COLUMNS,
-    "burstgpt": burstgpt.COLUMNS[:3],
-    "lengths": length_table.COLUMNS,
-    "tracelab": tracelab.COLUMNS,
-}
-
-_BY_KEYS = (
-    ("kvbench", {own.MARK}),
-    ("otel", {"spans"}),
-    ("vllm-multi-turn", {"filetype"}),
-    ("weka", {"requests"}),
-    ("llmservingsim", {"input_toks"}),
-    ("llmservingsim", {"sub_requests"}),
-    ("bailian", {"chat_id", "hash_ids"}),
-    ("mooncake", {"hash_ids"}),
-    ("lmcache", {"input", "output"}),
-    ("aiperf", {"turns"}),
-    ("aiperf", {"text"}),
-    ("aiperf", {"texts"}),
-    ("openai", {"messages"}),
-    ("sharegpt", {"conversations"}),
-    ("vllm-custom", {"prompt"}),
-    ("mooncake", {"input_length"}),
-    ("mooncake", {"input_tokens"}),
-    ("mooncake", {"timestamp"}),
-)
-"""An object with these keys, the first that fits."""
+_NAME = re.compile(r'"([A-Za-z_][\w .()-]*)"\s*:')
 
 
 def recognised(trace: Trace) -> str:
     """The name of the format. UsageError: empty, binary, or none that is known."""
-    names = [Path(source.name).name for source in trace.files]
-    if trace.is_folder and any(servegen.NAME.fullmatch(name) for name in names):
-        return "servegen"
+    files = [Path(source.name).name for source in trace.files]
+    for name, form in all_formats().items():
+        if trace.is_folder and form.files and any(map(form.files.fullmatch, files)):
+            return name
     source = next((source for source in trace.files if source.data.strip()), trace.files[0])
     lines, numbers = source.lines()
     place = f"{source.name}:{numbers[0]}"
-    if lines[0].startswith("{"):
-        return _of_object(source, lines, place)
+    if not lines[0].startswith(("{", "[")):
+        return _of_header(set(cells(lines[0])), lines[0], place)
+    objects = _objects(source, lines)
+    for row in objects:
+        if name := _fitting(row.keys(), _key_sets()):
+            return name
+    return _unknown(objects[0].keys(), place) if objects else _of_broken(source, lines, place)
+
+
+def _objects(source: Source, lines: list[str]) -> list[dict[str, Any]]:
+    """The first objects of a file: one a line, an array of them, or one that is the whole file."""
     if lines[0].startswith("["):
-        return _of_list(source, place)
-    header = set(cells(lines[0]))
-    for name, columns in _BY_HEADER.items():
-        if set(columns) <= header:
-            return name
-    raise UsageError(
-        f"{place}: {shown(lines[0])} begins neither JSON nor a CSV with the columns of a format that is known "
-        f"({', '.join(_BY_HEADER)}); if it is one, set trace.format"
-    )
-
-
-def _of_object(source: Source, lines: list[str], place: str) -> str:
-    """By the keys of the first line, or of the whole file where that is one object."""
-    first = _parsed(lines[0])
-    if first is None and len(lines) > 1:
-        first = _parsed("\n".join(lines))
-    if not isinstance(first, dict):
-        return _of_broken(source, lines, place)
-    for name, keys in _BY_KEYS:
-        if keys <= first.keys():
-            return name
-    raise UsageError(f"{place}: an object of {shown(sorted(first))} is of no format that is known; set trace.format")
-
-
-def _of_broken(source: Source, lines: list[str], place: str) -> str:
-    """Cut off or mistyped: by the first name that stands in it, so that the reader says what is wrong."""
-    for name, keys in _BY_KEYS:
-        if all(f'"{key}"' in lines[0] for key in keys):
-            return name
-    if lines[0] == "{":
-        source.document()  # says at which line it ceases to be JSON
-    return "mooncake"
-
-
-def _of_list(source: Source, place: str) -> str:
-    document = source.document()
-    if isinstance(document, list) and document and isinstance(document[0], dict):
-        if "conversations" in document[0] or "conversation" in document[0]:
-            return "sharegpt"
-        if "messages" in document[0]:
-            raise UsageError(f"{place}: is a JSON array of messages; put one object on each line")
-    raise UsageError(f"{place}: is a JSON array; put one object on each line")
+        document = source.document()
+        found = document if isinstance(document, list) else []
+        if not any(isinstance(row, dict) for row in found):
+            raise UsageError(
+                f"{source.name}:1: is a JSON array that holds no objects; a trace has one for each request"
+            )
+    else:
+        found = [_parsed(line) for line in lines[:_FIRST]]
+        if not isinstance(found[0], dict) and len(lines) > 1 and isinstance(whole := _parsed("\n".join(lines)), dict):
+            found = [whole]
+    return [row for row in found[:_FIRST] if isinstance(row, dict)]
 
 
 def _parsed(text: str) -> Any:
@@ -145,3 +63,62 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _key_sets() -> list[tuple[str, Names]]:
+    return [(name, keys) for name, form in all_formats().items() for keys in form.keys]
+
+
+def _header_sets() -> list[tuple[str, Names]]:
+    return [(name, columns) for name, form in all_formats().items() for columns in form.header]
+
+
+def _fitting(found: Iterable[str], sets: list[tuple[str, Names]]) -> str:
+    """The format with the largest set that is there as a whole; "" is none."""
+    there = set(found)
+    fits = [(len(keys), name) for name, keys in sets if keys <= there]
+    return max(fits, key=lambda fit: fit[0])[1] if fits else ""
+
+
+def _of_header(header: set[str], line: str, place: str) -> str:
+    if name := _fitting(header, _header_sets()):
+        return name
+    if len(header) == 1:
+        cut = next((f"; is it cut by {shown(mark)}? Wanted are commas" for mark in ";\t|" if mark in line), "")
+        raise UsageError(f"{place}: {shown(line)} begins neither JSON nor a CSV with a header that is known{cut}")
+    raise UsageError(
+        f"{place}: a CSV with the columns {_listed(header)} is of no known format; {_nearest(header, True)}"
+    )
+
+
+def _unknown(keys: Iterable[str], place: str) -> str:
+    raise UsageError(f"{place}: an object of {_listed(keys)} is of no known format; {_nearest(set(keys), False)}")
+
+
+def _listed(found: Iterable[str]) -> str:
+    names = sorted(map(str, found))
+    return ", ".join(map(shown, names[:6])) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _nearest(found: set[str], is_csv: bool) -> str:
+    """The format that lacks least, in words, and what to do."""
+    from ..core.config import nearest
+
+    sets = _header_sets() if is_csv else _key_sets()
+    name, keys = max(sets, key=lambda pair: (len(pair[1] & found) / len(pair[1]), len(pair[1]), pair[0]))
+    advice = "name its columns: trace.columns=timestamp=...,input=...,output=..."
+    if not keys & found:  # nothing in common: by the look of the names
+        known = sorted({key for _, keys in sets for key in keys})
+        close = nearest(sorted(found, key=str)[0] if found else "", known)
+        name = next(name for name, keys in sets if close in keys)
+        keys = next(keys for n, keys in sets if n == name and close in keys)
+    return f"the nearest is {name}, which has {' and '.join(sorted(keys - found))} too; {advice}, or set trace.format"
+
+
+def _of_broken(source: Source, lines: list[str], place: str) -> str:
+    """Cut off or mistyped: by the names that stand in it, so that the reader says what is wrong."""
+    if name := _fitting(_NAME.findall(lines[0]), _key_sets()):
+        return name
+    if lines[0] in ("{", "["):
+        source.document()  # says at which line it ceases to be JSON
+    raise UsageError(f"{place}: {shown(lines[0])} is not JSON; is the file cut off?")

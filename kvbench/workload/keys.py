@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from pkgutil import iter_modules
+
 from ..core.keys import Key
 from .protocols import CLIENT_KEYS
 
@@ -11,10 +14,10 @@ FROM_SEED = -1
 DEFAULT_NUM_PROMPTS = 1000
 """Requests that a workload generates when num_prompts is 0."""
 
-_FORMATS = tuple(
-    "auto kvbench mooncake bailian weka azure burstgpt lengths llmservingsim tracelab servegen aiperf vllm-custom"
-    " vllm-multi-turn openai sharegpt lmcache otel".split()
-)
+FORMATS = tuple(sorted(m.name.replace("_", "-") for m in iter_modules([str(Path(__file__).parent / "formats")])))
+"""Names of the formats of traces: of the files in `formats`, which are not loaded for it."""
+
+TIME_UNITS = ("s", "ms", "us", "ns")
 _PROCESSES = ("gamma", "poisson", "constant", "on-off", "all-at-once", "closed", "users")
 _ORDERS = ("ranked", "drawn")
 
@@ -25,9 +28,18 @@ _MAX_TOKENS = 'what the scheduler is told: "output", a number, or a factor of th
 # fmt: off
 TRACE_KEYS = (
     Key("trace.path", "path", "", "", 'trace to replay: a file, a folder of sessions; "" generates the requests'),
-    Key("trace.format", "choice", "auto", "", "what the trace is; auto looks inside", _FORMATS),
+    Key("trace.format", "choice", "auto", "", "what the trace is; auto looks inside", ("auto", *FORMATS)),
+    Key("trace.columns", "str", "", "", "columns by name: timestamp=NAME,input=NAME,output=NAME,session=NAME"),
+    Key("trace.turns", "choice", "auto", "", "a row of a session is what is new (delta), or all of its prompt",
+        ("auto", "delta", "whole")),
+    Key("trace.default_output", "length", 0, "tokens", "output of rows that state none; 0 refuses them", low=0),
+    Key("trace.time_unit", "choice", "auto", "", "of the trace's times; auto goes by format, size and rate",
+        ("auto", *TIME_UNITS)),
+    Key("trace.sort", "bool", False, "", "sort rows that are not in order of time, instead of stopping"),
     Key("trace.block_tokens", "int", 0, "tokens", "tokens of one hash id; 0 is the format's (Mooncake: 512)", low=0),
     Key("trace.time_scale", "float", 1.0, "", "factor on every time of the trace, delays included", low=1e-9),
+    Key("trace.arrivals", "choice", "recorded", "", "poisson draws them anew, at trace.rate or the recorded mean:"
+        " the same requests without their bursts", ("recorded", "poisson")),
     Key("trace.rate", "float", 0.0, "requests/s", "stretch arrivals to this mean, or draw them where there are none;"
         " 0 is as recorded", low=0),
     Key("trace.burstiness", "float", 1.0, "", "gamma shape of arrivals that are drawn: 1 is poisson", low=1e-3,

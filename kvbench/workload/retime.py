@@ -80,6 +80,26 @@ def drawn(requests: Requests, rate: float, burstiness: float, seed: int) -> Requ
     return replace(requests, arrival_ns=arrival, notes=(*requests.notes, said))
 
 
+def recorded_rate(requests: Requests) -> float:
+    """Mean rate of the arrivals, requests/s; 0 where they tell none."""
+    gaps = int(np.count_nonzero(requests.after == NONE)) - 1
+    span_ns = int(requests.arrival_ns.max(initial=0))
+    return gaps / span_ns * NS_PER_S if gaps > 0 and span_ns else 0.0
+
+
+def as_poisson(requests: Requests, rate: float, seed: int) -> Requests:
+    """The same requests in the same order with exponential gaps, at a rate or (0) at their own mean; delays stay."""
+    rate = rate or recorded_rate(requests)
+    if rate == 0.0 or math.isinf(rate):
+        return at_rate(requests, rate)
+    free = np.flatnonzero(requests.after == NONE)
+    times = arrival_times_ns("gamma", free.size, rate, 1.0, uniforms(seed, Purpose.GAP, free.size))
+    arrival = np.zeros(len(requests), np.int64)
+    arrival[free[np.argsort(requests.arrival_ns[free], kind="stable")]] = times - times[0]
+    said = f"arrivals are not the trace's: poisson at {rate:.4g}/s, seed {seed} (trace.arrivals)"
+    return replace(requests, arrival_ns=arrival, notes=(*requests.notes, said))
+
+
 def jittered(requests: Requests, jitter_ms: float, seed: int) -> Requests:
     """Arrivals moved by up to half of `jitter_ms` either way and sorted again, from 0; a note says so."""
     if jitter_ms == 0.0:

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from ..core.errors import UsageError
 from ..core.requests import MAX_STREAM_TOKENS
+from .options import TraceOptions
 
 I64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _LEFT_OUT = "left out "
+_MOST_NAMES = 12
 
 
 class Faults:
@@ -90,13 +92,39 @@ def mark_lengths(faults: Faults, prompt: NDArray[np.float64], output: NDArray[np
     faults.mark(output > limit, lambda i: f"the output has {output[i]:.0f} tokens, the limit is {limit}")
 
 
-def mark_time_order(faults: Faults, time: NDArray[np.float64] | I64, timed: Mask) -> None:
-    """Rows that come after a later one. Only `timed` rows that are still good are compared."""
-    index = np.flatnonzero(timed & ~faults.bad)
-    values = time[index]
-    late = np.zeros(faults.bad.size, np.bool_)
-    late[index[values < np.maximum.accumulate(values)]] = True
-    faults.mark(late, lambda i: "its time is before that of an earlier row; sort the file by time")
+def in_time(
+    faults: Faults, time: NDArray[np.float64] | I64, options: TraceOptions, timed: Mask | None = None
+) -> tuple[I64, tuple[str, ...]]:
+    """(kept,) the good rows in order of time, and a note if that is not the file's: a UsageError without trace.sort.
+
+    time    (n,) in any unit, no NaN in a good row
+    timed   (n,) rows whose time is their own; that of the others only says where sorting puts them. None: all
+    """
+    kept = np.flatnonzero(faults.kept(options.skip_bad_rows))
+    own = time[kept] if timed is None else np.where(timed, time, -np.inf)[kept]
+    late = np.flatnonzero((own < np.maximum.accumulate(own)) & (own > -np.inf))
+    if late.size == 0:
+        return kept[: options.num_prompts or None], ()
+    if not options.sort:
+        count = f" (as those of {late.size - 1:,} more of {kept.size:,} rows)" if late.size > 1 else ""
+        raise UsageError(
+            f"{faults.where(kept[late[0]])}: its time is before that of an earlier row{count}; "
+            "trace.sort=true sorts rows by time"
+        )
+    order = kept[np.argsort(time[kept], kind="stable")]
+    said = f"{late.size:,} of {kept.size:,} rows came after one that is later: sorted by time"
+    return order[: options.num_prompts or None], (said,)
+
+
+def unread_note(names: Iterable[str], read: Iterable[str]) -> tuple[str, ...]:
+    """The columns of a file that nothing is made of."""
+    known = set(read)
+    left = [name for name in dict.fromkeys(names) if name not in known]
+    if not left:
+        return ()
+    more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
+    listed = ", ".join(name if name.isprintable() and len(name) <= 40 else shown(name) for name in left[:_MOST_NAMES])
+    return (f"not read: {listed}{more}",)
 
 
 def take_ragged(values: I64, counts: I64, order: I64) -> I64:

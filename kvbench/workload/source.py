@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +62,25 @@ class Source:
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace as the user named it: one file, or the files of a folder in order of name."""
+    """A trace as the user named it: one file, or the files of a folder in order of name.
+
+    notes   what there is to say of the folder
+    found   written by the reader: what it had to decide ("time unit", "turns"), for those who look at the trace
+    """
 
     name: str
     files: tuple[Source, ...]
     is_folder: bool = False
+    notes: tuple[str, ...] = ()
+    found: dict[str, str] = field(default_factory=dict)
 
     def single(self) -> Source:
         """The one file of a format that knows no folders."""
         if len(self.files) != 1:
-            raise UsageError(f"{self.name}: is a folder; name a trace file in it")
+            raise UsageError(
+                f"{self.name}: is a folder of {len(self.files)} files, and this format is one file; name a trace file "
+                f"in it, such as {self.files[0].name}"
+            )
         return self.files[0]
 
     def sha256(self) -> str:
@@ -91,12 +100,24 @@ def open_trace(name: str) -> Trace:
         path = Path(name)
         if not path.is_dir():
             return Trace(name, (_read(name, path),))
-        found = sorted(p for p in path.iterdir() if p.name.endswith(_IN_FOLDERS) and p.is_file())
+        found, notes = _in_folder(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not found:
-        raise UsageError(f"{name}: is a folder without sessions (no .json, .jsonl or .csv file); name a trace")
-    return Trace(name, tuple(_read(str(p), p) for p in found), is_folder=True)
+        raise UsageError(
+            f"{name}: is a folder without sessions, here and below (no .json, .jsonl or .csv file); name a trace"
+        )
+    return Trace(name, tuple(_read(str(p), p) for p in found), is_folder=True, notes=notes)
+
+
+def _in_folder(path: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """The traces in a folder, or where there are none those below it; a note on what lies below and is not read."""
+    here = sorted(p for p in path.iterdir() if p.name.endswith(_IN_FOLDERS) and p.is_file())
+    below = sorted(p for p in path.rglob("*") if p.parent != path and p.name.endswith(_IN_FOLDERS) and p.is_file())
+    if not here or not below:
+        return here or below, ()
+    first = below[0].relative_to(path).parts[0]
+    return here, (f"{len(below)} files in sub-folders ({first}, ...) are not read; name one of them to read it",)
 
 
 def _read(name: str, path: Path) -> Source:

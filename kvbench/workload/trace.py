@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..core.errors import UsageError
 from ..core.requests import Requests
 from . import retime
-from .detect import READERS, UNTIMED, recognised
+from .detect import recognised
+from .format import Format, all_formats
 from .lengths import max_tokens, produced_tokens
 from .options import TraceOptions
 from .source import open_trace
@@ -20,6 +22,8 @@ class TraceInfo:
     sha256         of the whole file, also when only its first rows are read
     num_rows       rows that became requests
     block_tokens   prompt tokens that one hash id covers; 0 where the format has no ids
+    time_unit      of its times, and how that is known; "" where it has none, or they are stamps
+    turns          whether rows of sessions are deltas or whole, and how that is known; "" without sessions
     """
 
     path: str
@@ -27,27 +31,39 @@ class TraceInfo:
     sha256: str
     num_rows: int
     block_tokens: int
+    time_unit: str = ""
+    turns: str = ""
 
 
 def load_trace(path: str | Path, options: TraceOptions | None = None) -> tuple[Requests, TraceInfo]:
     """Requests of a trace. UsageError: no such file, not a trace, a wrong row (`path:line: ...`)."""
     options = options or TraceOptions()
     trace = open_trace(str(path))
-    kind = recognised(trace) if options.format == "auto" else options.format
-    requests = READERS[kind](trace, options)
-    read = TraceInfo(str(path), kind, trace.sha256(), len(requests), requests.block_hint)
-    return _told(_retimed(requests, kind, options), options), read
+    kind = options.format
+    if kind == "auto":
+        kind = "lengths" if options.columns else recognised(trace)
+    if options.columns and kind != "lengths":
+        raise UsageError(f"trace.columns names the columns of trace.format = lengths; it is {kind}: remove one of them")
+    form = all_formats()[kind]
+    requests = form.read(trace, options)
+    requests = replace(requests, notes=(*requests.notes, *trace.notes))
+    read = TraceInfo(str(path), kind, trace.sha256(), len(requests), requests.block_hint,
+                     trace.found.get("time unit", ""), trace.found.get("turns", ""))  # fmt: skip
+    is_untimed = not form.timed or "untimed" in trace.found
+    return _told(_retimed(requests, form, is_untimed, options), options), read
 
 
-def _retimed(requests: Requests, kind: str, options: TraceOptions) -> Requests:
+def _retimed(requests: Requests, form: Format, is_untimed: bool, options: TraceOptions) -> Requests:
     requests = retime.scaled(requests, options.time_scale)
-    untimed = kind in UNTIMED and not requests.arrival_ns.any()
+    untimed = is_untimed and not requests.arrival_ns.any()
     if untimed:
         requests = retime.drawn(requests, options.rate, options.burstiness, options.arrival_seed)
-    if kind != "servegen":  # its reader draws that window only
+    if not form.windowed:
         requests = retime.window(requests, options.start_s, options.duration_s)
     if untimed:
         return requests
+    if options.arrivals == "poisson":
+        return retime.as_poisson(requests, options.rate, options.arrival_seed)
     requests = retime.at_rate(requests, options.rate)
     if options.jitter_ms:
         return retime.jittered(requests, options.jitter_ms, options.arrival_seed)

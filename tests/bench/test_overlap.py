@@ -40,7 +40,8 @@ def test_an_end_that_is_not_foreseen_costs_a_forward():
     }
     extra = {key: on.counters.decode_tokens - off.counters.decode_tokens for key, (off, on) in results.items()}
     assert extra[("vllm", "output")] == 0
-    assert extra[("vllm", "2x")] == extra[("sglang", "output")] == 60
+    assert extra[("vllm", "2x")] == 60
+    assert 50 < extra[("sglang", "output")] <= 60  # none where a prefill batch is planned next
 
 
 @pytest.mark.parametrize("overlap", ["false", "true"])

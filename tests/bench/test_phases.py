@@ -95,23 +95,24 @@ def test_a_hit_rate_that_is_asked_for_is_compared_with_the_workload(tmp_path, as
     assert f"sharing.hit_rate = {asked} {verdict}: an infinite cache finds 90.42 % of prompt tokens" in note
 
 
+FLUSHED = """
+num_prompts = 40
+arrivals = {process = "constant", rate = 4}
+sharing = {groups = 1, prefix = 320}
+lengths = {prompt = 8, output = 2}
+flush = [{at_s = 5.1}]
+"""
+
+
 def test_a_flush_costs_its_namespace_the_cache(tmp_path):
-    text = """
-    num_prompts = 40
-    arrivals = {process = "constant", rate = 4}
-    sharing = {groups = 1, prefix = 320}
-    lengths = {prompt = 8, output = 2}
-    flush = [{at_s = 5.1}]
-    """
-    journal = ran(tmp_path, text).journal
+    journal = ran(tmp_path, FLUSHED).journal
     assert np.flatnonzero(journal.cached_tokens == 0).tolist() == [0, 20]
 
 
-def test_a_replay_without_a_clock_has_no_flushes(tmp_path):
+def test_a_replay_without_a_clock_has_its_flushes_between_requests(tmp_path):
     path = tmp_path / "parts.toml"
-    path.write_text("num_prompts = 4\nflush = [{at_s = 1}]\n")
-    with pytest.raises(UsageError, match="--cache-only has no clock"):
-        replay(configure(str(path)))
+    path.write_text(FLUSHED)
+    assert replay(configure(str(path)))["hit_tokens"] == 38 * 320
 
 
 def test_flushes_are_of_generated_workloads(tmp_path):

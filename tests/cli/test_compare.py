@@ -93,13 +93,33 @@ def test_ab_runs_both_sides_of_every_seed(capsys):
     line = ["ab", "chat", *SMALL, "--set-a", "cache.blocks=3000", "--set-b", "cache.blocks=4000"]
     assert call([*line, "--seeds", "2", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["comparisons"]
-    assert (found["pairs"], found["first"], found["second"]) == (2, "cache.blocks=3000", "cache.blocks=4000")
-    assert call(line) == 0
-    assert "ttft.p99" in capsys.readouterr().out
+    assert (found["pairs"], found["pairs_needed"]) == (2, 5)
+    assert (found["baseline"], found["candidate"]) == ("A: cache.blocks=3000", "B: cache.blocks=4000")
+    assert call([*line, "--set-b", "scheduler.max_num_batched_tokens=2048"]) == 0
+    out = capsys.readouterr().out
+    assert "ttft.p99" in out
+    assert "baseline   A: cache.blocks=3000\n" in out  # whole, however long
+    assert "candidate  B: cache.blocks=4000, scheduler.max_num_batched_tokens=2048\n" in out
+    assert "needs 5 pairs" in out
+    assert "takes 5 of them and has 1" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 100
     assert call(["ab", "chat", *SMALL, "--set-a", "device=h100", "--set-b", "device=h200"]) == 0
     assert call(["ab", "chat", *SMALL, "--set-b", "num_prompts=3"]) == 5
     assert call(["ab", "chat", *SMALL]) == 2
     assert call(["ab", "--set-a", "seed=1"]) == 2
+
+
+def test_ab_leaves_runs_that_compare_takes(tmp_path, capsys):
+    line = ["ab", "chat", *SMALL, "--set-a", "cache.blocks=3000", "--set-b", "cache.blocks=4000", "--seeds", "2"]
+    assert call([*line, "-o", str(tmp_path / "ab")]) == 0
+    printed = capsys.readouterr().out
+    frame = pd.read_csv(tmp_path / "ab" / "comparison.csv")
+    assert set(frame.pairs) == {2}
+    assert {"ttft.p99", "geometric mean"} <= set(frame.metric)
+    a, b = (str(tmp_path / "ab" / side) for side in "ab")
+    assert call(["compare", a, b]) == 0
+    assert capsys.readouterr().out.partition("metric")[2] == printed.partition("metric")[2]
+    assert call([*line, "-o", str(tmp_path / "ab" / "comparison.csv")]) == 2
 
 
 def test_sides_take_turns_where_time_is_measured(monkeypatch):

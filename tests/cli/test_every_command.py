@@ -120,10 +120,10 @@ def test_gate_as_json(fake_engine, capsys, tmp_path):
     capsys.readouterr()
     assert call(["gate", str(tmp_path / "a"), "--baseline", baseline, "--update", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["changes"]) == 1
-    assert call(["gate", str(tmp_path / "a"), "--baseline", baseline, "--json"]) == 0
+    assert call(["gate", str(tmp_path / "a"), "--baseline", baseline, "--all", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["exit_code"] == 0
-    assert {one["outcome"] for one in document["outcomes"]} == {"pass"}
+    assert {one["outcome"] for one in document["outcomes"]} == {"pass", "not judged"}
 
 
 def test_no_color_holds_on_a_terminal():

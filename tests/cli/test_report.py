@@ -36,7 +36,7 @@ def test_a_page_goes_to_a_file_or_to_stdout(folder, tmp_path, capsys):
 
 def test_plots_are_numbered_by_what_they_show(folder, tmp_path, capsys):
     assert call(["plot", folder, "--what", "cdf", "-o", str(tmp_path / "c.svg"), "-q"]) == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["c-e2el.svg", "c-tpot.svg", "c-ttft.svg"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c-e2el.svg", "c-itl.svg", "c-tpot.svg", "c-ttft.svg"]
     first = (tmp_path / "c-ttft.svg").read_bytes()
     assert call(["plot", folder, "--what", "cdf", "--metric", "ttft", "-o", str(tmp_path / "d.svg")]) == 0
     assert (tmp_path / "d.svg").read_bytes() == first
@@ -65,7 +65,10 @@ def test_a_timeline_beside_a_run(fake_engine, tmp_path, capsys):
         (["report", "FOLDER", "--baseline", "/"], "is not one of the runs"),
         (["plot", "--what", "cdf", "-o", "x.svg"], "nothing to plot"),
         (["plot", "FOLDER", "--what", "cdf", "-o", "x.gif"], "FILE.svg or FILE.png"),
-        (["plot", "FOLDER", "--what", "cdf", "--metric", "itl", "-o", "x.svg"], "--what cdf has ttft, tpot, e2el"),
+        (
+            ["plot", "FOLDER", "--what", "cdf", "--metric", "queue", "-o", "x.svg"],
+            "--what cdf has ttft, tpot, itl, e2el",
+        ),
         (["plot", "FOLDER", "--what", "misses", "-o", "x.svg"], "it needs a grid.csv"),
         (["run", "chat", "--timeline", "x.json", "--seeds", "2"], "--timeline draws one run"),
         (["run", "chat", "--timeline", "none/x.json"], "there is no folder"),

@@ -57,7 +57,7 @@ def test_a_built_in_scenario_needs_no_file(capsys):
 def test_files_are_the_same_twice_and_from_their_run_json(scenario, tmp_path, capsys):
     first, second, third = (tmp_path / "deep" / name for name in "abc")
     assert call(["run", scenario, "-o", str(first), "--steps"]) == 0
-    assert "wrote requests.csv, summary.csv, steps.csv, run.json" in capsys.readouterr().err
+    assert "wrote requests.csv, summary.csv, itl.csv, steps.csv, run.json" in capsys.readouterr().err
     assert call(["run", scenario, "-o", str(second), "--steps"]) == 0
     assert call(["run", str(first / "run.json"), "-o", str(third), "--steps"]) == 0
     for name in CSV:
@@ -137,17 +137,23 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path, capsys):
     assert call(["run", "--trace", str(trace), "--skip-bad-rows"]) == 0
 
 
-def test_cache_only_prints_hit_rates(scenario, capsys):
+def test_cache_only_prints_hit_rates_and_their_rules(scenario, capsys):
     assert call(["run", scenario, "--cache-only"]) == 0
-    rates, note = capsys.readouterr().out.split("\n\n")
-    names = ["hit_rate_tokens", "hit_rate_tokens_infinite", "hit_rate_tokens_optimum", "requests", "blocks"]
-    assert [line.split()[0] for line in rates.splitlines()] == names
-    assert rates.splitlines()[0].split()[1] == "0.2500"
-    assert "exact for such a cache, a bound for every policy" in " ".join(note.split())
-    assert call(["run", scenario, "--cache-only", "--json"]) == 0
+    rates, counts, *notes = capsys.readouterr().out.split("\n\n")
+    names = ["hit_rate_tokens", "hit_rate_tokens_infinite", "hit_rate_tokens_optimum"]
+    assert [line.split()[0] for line in rates.splitlines()[2:]] == names
+    assert rates.splitlines()[2].split(maxsplit=2)[1:] == [
+        "0.2500", "of prompt tokens, as a run finds them whose requests lie far apart"
+    ]  # fmt: skip
+    assert "exact for such a cache, a bound for every policy" in " ".join(notes[-1].split())
+    assert "answers enter the cache as in a run" in notes[0]
+    assert all(max(map(len, part.splitlines())) <= 100 for part in (rates, counts, *notes))
+    assert call(["run", scenario, "--cache-only", "--no-answers", "--warm-up", "0.5", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert list(document) == names
-    assert document["hit_rate_tokens_infinite"] == document["hit_rate_tokens_optimum"] == 0
+    assert (document["answers"], document["warm_up"]) == (False, 0.5)
+    assert document["counted"] == document["requests"] - document["requests"] // 2
+    assert "prompts alone enter the cache" in document["rules"]["answers"]
+    assert "the first 50 % of the requests" in document["rules"]["warm_up"]
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -206,7 +212,7 @@ def test_a_fault_of_kvbench_is_one_line_and_a_trace_for_who_asks(monkeypatch, sc
     def fail(*_):
         raise IndexError("out of\nbounds")
 
-    monkeypatch.setattr("kvbench.bench.run.roofline", fail)
+    monkeypatch.setattr("kvbench.bench.run.step_costs", fail)
     assert call(["run", scenario]) == 1
     (line,) = lines(capsys)
     assert "unexpected IndexError: out of bounds" in line
@@ -228,6 +234,9 @@ def test_a_fault_of_kvbench_is_one_line_and_a_trace_for_who_asks(monkeypatch, sc
         (["chat", "--request-rate", "-1"], "--request-rate arrivals.rate=-1: arrivals.rate must be at least"),
         (["chat", "--steps"], "give a folder with -o DIR"),
         (["chat", "--cache-only", "-o", "x"], "writes no files"),
+        (["chat", "--no-answers"], "add --cache-only"),
+        (["chat", "--warm-up", "0.1"], "add --cache-only"),
+        (["chat", "--cache-only", "--warm-up", "1.5"], "offline.warm_up"),
         (["chat", "-o", __file__], "a file with this name exists"),
         (["chat", "--nope"], "No such option"),
         (["chat", "chat"], "unexpected extra argument"),
@@ -248,3 +257,20 @@ def test_an_empty_trace_and_a_folder(tmp_path, capsys):
     assert call(["run", "--trace", str(tmp_path / "empty.jsonl")]) == 2
     assert call(["run", "--trace", str(tmp_path)]) == 2
     assert len(lines(capsys)) == 2
+
+
+def test_a_trace_twice_as_fast_or_without_its_bursts(fake_engine, tmp_path, capsys):
+    trace = tmp_path / "t.jsonl"
+    row = '{{"timestamp": {}, "input_length": 100, "output_length": 5, "hash_ids": [{}]}}\n'
+    trace.write_text("".join(row.format(4000 * (i // 4), i) for i in range(40)))
+    arrivals = {}
+    for name, options in (("plain", []), ("fast", ["--speedup", "2x"]), ("drawn", ["--arrivals", "poisson"])):
+        assert call(["run", "--trace", str(trace), *options, "-o", str(tmp_path / name), "-q"]) == 0
+        arrivals[name] = pd.read_csv(tmp_path / name / "requests.csv").arrival_ms
+    assert (arrivals["fast"] * 2).tolist() == arrivals["plain"].tolist()
+    assert arrivals["drawn"].nunique() == 40
+    assert arrivals["drawn"].is_monotonic_increasing
+    assert 0.4 < arrivals["drawn"].max() / arrivals["plain"].max() < 2.5
+    assert "poisson at 1.083/s" in " ".join(capsys.readouterr().out.split())
+    assert call(["run", "--trace", str(trace), "--speedup", "fast"]) == 2
+    assert "write it as 2x" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_one_tidy_file_a_folder_for_each_point_and_nothing_runs_twice(runs, tmp_
         [tokens, blocks, seed] for tokens in (8, 16) for blocks in (3000, 4000) for seed in (0, 1)
     ]
     for folder in frame.folder:
-        assert {p.name for p in (tmp_path / folder).iterdir()} == {"requests.csv", "summary.csv", "run.json"}
+        assert {p.name for p in (tmp_path / folder).iterdir()} == {"requests.csv", "summary.csv", "itl.csv", "run.json"}
     runs.clear()
     assert sweep(tmp_path, *GRID, "--seeds", "2", *ALONE) == 0
     assert runs == []

@@ -142,7 +142,9 @@ def test_overheads_are_those_of_the_keys():
     quiet = roofline(deployment(), base).tables
     assert price(quiet, [[5, 0, 3, 30, 0]])[0][0, t.HOST] == 100_000 + 4 * 7_000
     launched = roofline(deployment(), CostSettings(launch_us=1, step_overhead_us=0)).tables
-    assert price(launched, [[1, 0, 0, 0, 0]])[0][0, t.HOST] > 32 * 9 * 1_000
+    out, _ = price(launched, [[1, 0, 0, 0, 0]])
+    assert out[0, t.LAUNCH] == (32 * 9 + 4) * 1_000
+    assert out[0, t.HOST] == 10_000
 
 
 def test_the_source_names_the_efficiencies():
@@ -162,7 +164,7 @@ def test_keys_are_the_settings():
     fields = CostSettings.__dataclass_fields__
     assert [key.name for key in COST_KEYS] == [f"costs.{name}" for name in fields]
     for key in COST_KEYS:
-        assert key.kind == "float"
-        assert key.low <= key.default <= key.high
         assert key.default == fields[key.name.removeprefix("costs.")].default
+    for key in (key for key in COST_KEYS if key.kind == "float"):
+        assert key.low <= key.default <= key.high
         assert key.unit == ("us" if "_us" in key.name else "")

@@ -83,6 +83,7 @@ def test_decode_may_be_set_again():
 def test_every_entry_of_the_query_is_read_or_declared_missing():
     """Raising an entry changes the step unless it is a missing dimension; chunks are only counted."""
     base = np.full(t.QUERY_SIZE, 100.0)
+    base[t.GRAPH_BUCKET] = 0.0
     unread = set()
     for index in range(t.QUERY_SIZE):
         raised = base.copy()
@@ -90,7 +91,7 @@ def test_every_entry_of_the_query_is_read_or_declared_missing():
         if _step(DENSE, raised) == _step(DENSE, base):
             unread.add(index)
     missing = roofline(deployment()).missing
-    assert unread == {getattr(t, name.upper()) for name in missing} | {t.NUM_PREFILL}
+    assert unread == {getattr(t, name.upper()) for name in missing} | {t.NUM_PREFILL, t.OUTSIDE}
 
 
 def test_axis_points():

@@ -117,8 +117,11 @@ def run_reference(asks: list[Ask], settings: EngineSettings, tables: CostTables)
         num_blocks=settings.cache.num_blocks,
         capacity_tokens=capacity_tokens(settings),
         max_model_len=settings.max_model_len,
+        tokenize_ns_per_request=settings.tokenize_ns_per_request,
         tokenize_ns_per_token=settings.tokenize_ns_per_token,
+        serial_tokenizer=settings.serial_tokenizer,
         detokenize_ns=settings.detokenize_ns,
+        output_ns_per_token=settings.output_ns_per_token,
         concurrency=settings.concurrency,
         closed_loop=settings.closed_loop,
     )

@@ -23,6 +23,8 @@ def clients(draw: st.DrawFn) -> dict[str, int | bool]:
     concurrency = draw(st.sampled_from([0, 0, 0, 1, 3]))
     return {
         "tokenize_ns_per_token": draw(st.sampled_from([0, 0, 130])),
+        "tokenize_ns_per_request": draw(st.sampled_from([0, 0, 2_000])),
+        "serial_tokenizer": draw(st.booleans()),
         "detokenize_ns": draw(st.sampled_from([0, 700])),
         "concurrency": concurrency,
         "closed_loop": concurrency > 0 and draw(st.booleans()),

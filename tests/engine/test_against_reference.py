@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from . import systems
 from .compare import compare
@@ -31,10 +32,10 @@ def test_small_workloads(name, fast):
     """Integrity is recomputed after every step."""
 
     @settings(max_examples=NUM_CASES, phases=PHASES, suppress_health_check=list(HealthCheck))
-    @given(SYSTEMS[name](fast))
-    def check(case: systems.Case) -> None:
+    @given(SYSTEMS[name](fast), st.sampled_from([0] if fast else [0, 0, 40_000]))
+    def check(case: systems.Case, output_ns: int) -> None:
         asks, system = case
-        simulation = compare(asks, replace(system, check=True, record_steps=True))
+        simulation = compare(asks, replace(system, check=True, record_steps=True, output_ns_per_token=output_ns))
         assert simulation.counters().path == ("calendar" if fast else "step")
 
     check()

@@ -142,7 +142,8 @@ def check(simulation: Simulation, observer: Observer) -> None:
             expected["preempted"] += ended - observer.lost[seq]
         assert {name: parts[name] for name in expected} == expected, seq
         if journal.status[seq] == FINISHED:
-            assert parts["tokenize"] == system.tokenize_ns_per_token * prompt[seq] + system.detokenize_ns
+            tokenize = system.tokenize_ns_per_request + system.tokenize_ns_per_token * prompt[seq]
+            assert parts["tokenize"] == tokenize + system.detokenize_ns
             assert parts["queue"] == journal.scheduled_ns[seq] - journal.arrival_ns[seq] - (
                 parts["tokenize"] - system.detokenize_ns
             )

@@ -15,12 +15,11 @@ from kvbench.core.jit import PLAIN
 from kvbench.engine.build import block_costs
 from kvbench.engine.integrity_order import check_hash_order, check_tree_order
 from kvbench.engine.settings import EngineSettings
-from kvbench.offline.replay import replay_cache
 from kvbench.prefix import node
 from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.scheduler.state import Engine
 
-from ..offline.test_replay import hash_hits, radix_hits, random_asks, settings
+from ..offline.test_replay import hash_hits, radix_hits, random_asks, replayed, settings
 from ..reference.eviction import OWN, STAMPS, CostAware, PolicyPool, PolicyTree
 from .compare import gap_counts, journal_rows, small_tables
 from .test_runs import SGLANG, VLLM, mixed_asks
@@ -88,9 +87,7 @@ def test_deep_blocks_cost_more(costs):
 @pytest.mark.parametrize("policy", STAMPS | OWN)
 def test_hits_on_block_hash_are_those_of_a_plain_cache(policy, num_blocks, costs):
     asks = random_asks(seed=num_blocks)
-    got = replay_cache(
-        request_table(asks), with_policy(replace(settings("hash", num_blocks, 4), seed=9), policy), costs
-    )
+    got = replayed(request_table(asks), with_policy(replace(settings("hash", num_blocks, 4), seed=9), policy), costs)
     pool = PolicyPool(num_blocks + 1, (STAMPS | OWN)[policy](num_blocks, 9))
     assert (got["hit_blocks"], got["evicted_blocks"]) == hash_hits(asks, num_blocks, 4, pool)
     assert got["hit_blocks"] > 0
@@ -100,9 +97,7 @@ def test_hits_on_block_hash_are_those_of_a_plain_cache(policy, num_blocks, costs
 @pytest.mark.parametrize("policy", OWN)
 def test_hits_on_the_tree_are_those_of_a_plain_cache(policy, num_blocks, costs):
     asks = random_asks(seed=num_blocks)
-    got = replay_cache(
-        request_table(asks), with_policy(replace(settings("radix", num_blocks, 4), seed=9), policy), costs
-    )
+    got = replayed(request_table(asks), with_policy(replace(settings("radix", num_blocks, 4), seed=9), policy), costs)
     tree = PolicyTree(OWN[policy](num_blocks, 9))
     assert (got["hit_blocks"], got["evicted_blocks"]) == radix_hits(asks, num_blocks, 4, tree)
     assert got["hit_blocks"] > 0

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from kvbench.cluster.flush import Flushes
 from kvbench.cluster.simulation import Simulation
-from kvbench.core.errors import UsageError
 from kvbench.core.journal import NEVER
 from kvbench.engine.lineage import common_tokens
 from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
@@ -48,15 +47,23 @@ def empty_all(simulation):
     engine = simulation.engine
     last = flushed(simulation.requests, *((0, int(n)) for n in np.unique(engine.seqs.namespace)))
     flushes = Flushes(last, replace(simulation.settings, cache=replace(simulation.settings.cache, state="warm")))
-    while flushes.next_ns == 0:
-        flushes.carry_out(engine)
+    for index in range(len(flushes.times)):
+        flushes.carry_out(engine, index)
 
 
 SYSTEMS = {
     "vllm": lambda fast: systems.vllm("0.33", fast),
     "vllm-0.19": lambda fast: systems.vllm("0.19", fast),
     "sglang": systems.sglang,
+    "copy-on-write": lambda fast: systems.vllm("0.33", False).map(forking),
 }
+
+
+def forking(case):
+    """The same under copy on write: samples fork, later turns go on from tables that are kept."""
+    asks, system = case
+    rules = replace(system.scheduler, max_num_seqs=max(system.scheduler.max_num_seqs, 3))
+    return asks, replace(system, scheduler=rules, cache=replace(system.cache, copy_on_write=True), fast=False)
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["step", "calendar"])
@@ -92,7 +99,7 @@ def _check_hits(requests, journal, namespace, when, system):
         for other in mine:
             if since <= journal.finish_ns[other] or journal.finish_ns[other] == NEVER:
                 before = int(journal.request_index[other])
-                whole = system.block_tokens
+                whole = 1 if system.cache.copy_on_write else system.block_tokens
                 found = max(found, common_tokens(requests, before, request) // whole * whole)
         if journal.cached_tokens[s] > found:
             raise AssertionError(f"request {request} found {journal.cached_tokens[s]} of {found} tokens at most")
@@ -174,8 +181,14 @@ def test_policies_go_on_after_it(kind, policy):
     assert simulation.engine.pool.num_free == 16
 
 
-def test_copy_on_write_has_none():
-    system = plain("hash")
+@pytest.mark.parametrize("kind", ["hash", "none"])
+def test_tables_that_are_kept_for_a_later_turn_go_too(kind):
+    """The same turn with and without a flush while the user thinks."""
+    first = Ask([(1, 0, 33)], [(90, 0, 12)], 0, 12, 12)
+    turn = Ask([*first.prompt, *first.output, (2, 0, 5)], [(91, 0, 2)], 0, 2, 2, after=0, think_ns=50_000_000)
+    system = plain(kind, check=True)
     system = replace(system, cache=replace(system.cache, copy_on_write=True))
-    with pytest.raises(UsageError, match=r"flush empties a prefix cache; it needs cache\.copy_on_write = false"):
-        Simulation(flushed(request_table(one_after_another(2)), (1, 0)), system, small_tables())
+    requests = request_table([first, turn])
+    assert simulate(requests, system).journal().cached_tokens.tolist() == [0, 33 + 12 - 1]
+    assert simulate(flushed(requests, (30_000_000, 0)), system).journal().cached_tokens.tolist() == [0, 0]
+    assert simulate(flushed(requests, (30_000_000, 1)), system).journal().cached_tokens.tolist() == [0, 33 + 12 - 1]

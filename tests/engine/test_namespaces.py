@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
-from kvbench.offline.replay import replay_cache
 from kvbench.workload.build import build_workload
 from kvbench.workload.keys import NAMESPACE_PARTS
+
+from ..offline.test_replay import replayed
 
 
 def hit_blocks(kind, **namespace):
@@ -15,7 +16,7 @@ def hit_blocks(kind, **namespace):
     tree = {"num_prompts": 40, "sharing": {"groups": 1, "prefix": 160}, "lengths": {"prompt": 6}}
     requests, _ = build_workload({**tree, "namespace": namespace})
     system = EngineSettings(SchedulerRules(), CacheRules(kind=kind, num_blocks=1000), 16, 1000)
-    return replay_cache(requests, system)["hit_blocks"]
+    return replayed(requests, system)["hit_blocks"]
 
 
 @pytest.mark.parametrize("kind", ["radix", "hash"])

@@ -12,13 +12,11 @@ import pytest
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
-from kvbench.offline.replay import replay_cache
 from kvbench.prefix.eviction.own_file import find_policy
 from kvbench.prefix.eviction.policies import POLICIES
 
-from ..offline.test_replay import hash_hits, radix_hits, random_asks, settings
+from ..offline.test_replay import hash_hits, radix_hits, random_asks, replayed, settings
 from ..reference.eviction import Policy, PolicyPool, PolicyTree
-from .compare import small_tables
 from .workloads import request_table
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "seldom_hit.py"
@@ -91,7 +89,7 @@ def replay(kind: str, name: str, num_blocks: int = 40) -> tuple[int, int]:
     """(hits, evicted) of a cache-only replay."""
     given = settings(kind, num_blocks, 4)
     given = replace(given, cache=replace(given.cache, eviction=name))
-    got = replay_cache(request_table(random_asks(seed=4)), given, small_tables())
+    got = replayed(request_table(random_asks(seed=4)), given)
     return got["hit_blocks"], got["evicted_blocks"]
 
 

@@ -9,7 +9,8 @@ from kvbench.gate.pairing import NotComparable, compare_group, pair_up
 from kvbench.gate.runs import parse_runs, read_runs, to_csv
 from kvbench.gate.verdict import SAME
 from kvbench.report.csv_files import summary_csv
-from tests.runs import record
+from kvbench.report.result_files import write_result
+from tests.runs import journal, record, requests
 
 from .sides import runs
 
@@ -40,12 +41,30 @@ def test_a_folder_of_folders_is_all_of_them(tmp_path):
     assert [run["seed"] for run in read_runs(tmp_path)] == ["0", "1"]
 
 
+WHOLE = "".join(summary_csv(record()))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("a,b\n1,2\n", "not a summary.csv of kvbench: it has no column run"),
-        ("".join(summary_csv(record())) + "short,row\n", "has not as many cells"),
-        ("".join(summary_csv(record())).replace("16.500000", "x"), "'x' is not a number"),
+        (WHOLE + "short,row\n", "has not as many cells"),
+        (WHOLE.replace("16.500000", "x"), "'x' is not a number"),
+        (WHOLE.replace("16.500000", "nan"), "'nan' is not a number"),
+        (WHOLE.replace("16.500000", "inf"), "'inf' is not a number"),
+        (WHOLE.replace("16.500000", "-16.5"), "'-16.5' is not a number from 0 on"),
+        (WHOLE.replace(",p99,", ",p98,"), "no column p99"),
+        (WHOLE.replace(",n,", ",m,"), "no column n"),
+        (WHOLE.replace(",p99,", ",p90,"), "no column p99"),
+        (WHOLE.replace(",p99_low,", ",mean,"), "two columns mean"),
+        (WHOLE[:-1], "cut off"),
+        (WHOLE[: WHOLE.index("small", WHOLE.index(",itl,"))], "no row e2el: the file was cut off"),
+        (WHOLE.replace(record().fingerprint, ""), "a row without fingerprint"),
+        (WHOLE.replace(",modelled,", ",guessed,"), "clock guessed"),
+        (WHOLE.replace("22.000000,,2,", "22.000000,,0,"), "values of no samples"),
+        (WHOLE.replace("22.000000,,2,", "22.000000,,,"), "values of no samples"),
+        (WHOLE + "\0" * 9, "cut off|not CSV|as many cells"),
+        ("", "no column run"),
         ("".join(summary_csv(record())) + "".join(list(summary_csv(record()))[1:2]), "two runs of small"),
     ],
 )
@@ -54,6 +73,15 @@ def test_what_is_no_summary_is_refused(tmp_path, text, says):
     path.write_text(text)
     with pytest.raises(UsageError, match=says):
         read_runs(path)
+
+
+def test_a_cut_that_leaves_whole_rows_is_noticed_beside_run_json(tmp_path):
+    write_result(tmp_path, record(), {"complete": True}, journal(), requests())
+    assert len(read_runs(tmp_path)) == 1
+    path = tmp_path / "summary.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    with pytest.raises(UsageError, match="cut off"):
+        read_runs(tmp_path)
 
 
 def test_an_interrupted_run_is_not_compared(tmp_path):
@@ -95,7 +123,14 @@ def test_the_machine_matters_where_time_is_measured():
 
 def test_what_is_named_may_differ():
     (group,) = pair_up(runs(), runs(device="h200"), False, across=("device",))
-    assert {c.verdict for c in compare_group(group)} == {SAME}
+    assert {c.verdict for c in compare_group(group) if c.exists} == {SAME}
+
+
+def test_another_unit_is_not_comparable():
+    (there,) = runs()
+    (other,) = parse_runs("".join(to_csv([there])).replace(",ttft,ms,", ",ttft,s,"), "other")
+    with pytest.raises(NotComparable, match=r"ttft\.\w+ in ms and in s"):
+        pair_up([there], [other], by_preset=False)
 
 
 def test_presets_are_compared_or_tell_runs_apart():

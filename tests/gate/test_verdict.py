@@ -15,6 +15,7 @@ from kvbench.gate.verdict import (
     FEWEST_PAIRS,
     INCONCLUSIVE,
     MODELLED,
+    NOT_MEASURED,
     SAME,
     WORSE,
     compare,
@@ -46,15 +47,21 @@ def test_the_verdict_is_the_opposite_with_the_sides_changed(given_pairs, directi
 @given(pairs, clocks)
 def test_what_is_better_when_less_is_worse_when_more(given_pairs, clock):
     less, more = (compare("m", "", direction, given_pairs, clock).verdict for direction in (LOWER, HIGHER))
-    has_gap = any((a is None) != (b is None) for a, b in given_pairs)
-    assert has_gap or more == OPPOSITE.get(less, less)
+    assert more == OPPOSITE.get(less, less)
 
 
 @settings(max_examples=100)
 @given(pairs, clocks)
 def test_same_is_equality_of_every_pair(given_pairs, clock):
     verdict = compare("m", "", LOWER, given_pairs, clock).verdict
-    assert (verdict == SAME) == all(a == b for a, b in given_pairs)
+    assert (verdict == SAME) == all(a == b and a is not None for a, b in given_pairs)
+
+
+@given(pairs, directions, clocks)
+def test_a_side_without_a_value_is_no_verdict(given_pairs, direction, clock):
+    found = compare("m", "", direction, given_pairs, clock)
+    assert (found.verdict == NOT_MEASURED) == any(None in pair for pair in given_pairs)
+    assert bool(found.without) == (found.verdict == NOT_MEASURED)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +74,8 @@ def test_same_is_equality_of_every_pair(given_pairs, clock):
         ([(10.0, 9.0), (10.0, 10.0)], LOWER, BETTER),
         ([(10.0, 9.0), (10.0, 11.0)], LOWER, INCONCLUSIVE),
         ([(0.0, 3.0)], LOWER, WORSE),
-        ([(None, 3.0)], LOWER, BETTER),
-        ([(3.0, None)], HIGHER, WORSE),
+        ([(None, 3.0)], LOWER, NOT_MEASURED),
+        ([(3.0, None)], HIGHER, NOT_MEASURED),
         ([(10.0, 5.0)] * 8 + [(10.0, 10.1)], LOWER, BETTER),
         ([(10.0, 5.0), (5.0, 10.0)] * 4, LOWER, INCONCLUSIVE),
     ],

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kvbench.cluster.simulation import Simulation
-from kvbench.core.errors import KvbenchError
-from kvbench.core.journal import NEVER, HitBounds
-from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
-from kvbench.offline.bounds import id_reuses, replay_reuses, run_bounds, run_visits
-from kvbench.offline.curve import Offline, lru_curve
-from kvbench.offline.replay import replay_cache
+from kvbench.cluster.simulation import Admissions, Simulation
+from kvbench.core.errors import KvbenchError, UsageError
+from kvbench.core.journal import NEVER
+from kvbench.engine.settings import PREFILL_FIRST, BeamRules, CacheRules, EngineSettings, SchedulerRules
+from kvbench.offline.bounds import id_reuses, run_bounds, visits_of
 from kvbench.offline.warm import prepared
 from kvbench.prefix.eviction.policies import POLICIES
-from kvbench.prefix.keys import block_keys
-from kvbench.prefix.optimum import lru_hits, most_hits
+from kvbench.prefix.optimum import most_hits
 
 from ..engine import systems
 from ..engine.compare import small_tables
 from ..engine.workloads import request_table
 from ..reference.engine import Ask
 from ..reference.timed import block_contents
-from ..runs import ints, journal, requests
-from .test_replay import BLOCKS, CAPACITIES, on_the_trace, random_asks, trace
-from .test_replay import settings as cache
+from ..runs import ints, requests
+from .test_replay import random_asks, replayed
 
 SYSTEMS = {
     "vllm-0.19": lambda fast: systems.vllm("0.19", fast),
@@ -40,9 +37,10 @@ NUM_CASES = 2000 if "KVBENCH_LONG" in os.environ else 40
 SEARCH = settings(max_examples=NUM_CASES, suppress_health_check=list(HealthCheck))
 
 
-def bounds_of(simulation: Simulation) -> HitBounds:
-    """As a run has them."""
-    return run_bounds(simulation.requests, simulation.block_keys(), simulation.journal(), simulation.settings)
+def without_last_token(output: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Its KV is computed by nobody."""
+    *before, (stream, start, length) = output
+    return [*before, *([(stream, start, length - 1)] if length > 1 else [])]
 
 
 def known_before(simulation: Simulation, asks: list[Ask]) -> int:
@@ -54,7 +52,7 @@ def known_before(simulation: Simulation, asks: list[Ask]) -> int:
     found = 0
     for i in sorted(admitted, key=lambda i: (journal.scheduled_ns[i], asks[journal.request_index[i]].num_prompt)):
         ask = asks[journal.request_index[i]]
-        output = [(s + journal.sample[i] if s else s, start, n) for s, start, n in ask.output]
+        output = [(s + journal.sample[i] if s else s, start, n) for s, start, n in without_last_token(ask.output)]
         contents = block_contents(ask.prompt + output, bt)
         prefixes = [(ask.namespace, *contents[: k + 1]) for k in range(len(contents))]
         found += sum(prefix in seen for prefix in prefixes[: (ask.num_prompt - 1) // bt])
@@ -62,49 +60,128 @@ def known_before(simulation: Simulation, asks: list[Ask]) -> int:
     return found * bt
 
 
+def with_rules(case: systems.Case, state: str, policy: str, overlap: bool, batching: str) -> systems.Case:
+    """The same under other rules, where they go together."""
+    asks, system = case
+    ranked = policy if system.cache.kind != "none" else ""
+    cache = replace(system.cache, state=state, eviction=ranked)
+    fast = system.fast and not overlap and not ranked
+    static = batching == "static" and system.scheduler.discipline != PREFILL_FIRST and not overlap
+    return asks, replace(system, cache=cache, overlap=overlap, fast=fast, batching="static" if static else "continuous")
+
+
+def forking(case: systems.Case, samples: list[int], width: int, state: str) -> systems.Case:
+    """The same under copy on write: with beams, or with samples of each request."""
+    asks, system = case
+    samples = [1] if width else samples
+    asks = [replace(ask, samples=samples[i % len(samples)]) for i, ask in enumerate(asks)]
+    cache = replace(system.cache, copy_on_write=True, state=state)
+    seats = max(system.scheduler.max_num_seqs, 8)
+    beams = BeamRules(width) if width else system.beam
+    rules = replace(system.scheduler, max_num_seqs=seats)
+    return asks, replace(system, cache=cache, beam=beams, scheduler=rules, fast=False)
+
+
+def ran(asks: list[Ask], system: EngineSettings) -> Simulation | None:
+    """None where the engine itself would end."""
+    simulation = prepared(Simulation(request_table(asks), system, small_tables()))
+    try:
+        simulation.run()
+    except KvbenchError as error:
+        if "out of KV memory" in str(error):
+            return None
+        raise
+    counters, bounds = simulation.counters(), run_bounds(simulation)
+    assert counters.matched_tokens <= bounds.optimum <= bounds.infinite <= counters.admitted_prompt_tokens
+    return simulation
+
+
+STATES = st.sampled_from(["cold", "cold", "warm", "prefilled"])
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_no_run_finds_more(name):
     @SEARCH
-    @given(st.booleans().flatmap(SYSTEMS[name]), st.sampled_from(["cold", "cold", "warm", "prefilled"]))
-    def check(case: systems.Case, state: str) -> None:
-        asks, system = case
-        system = replace(system, cache=replace(system.cache, state=state))
-        simulation = prepared(Simulation(request_table(asks), system, small_tables()))
-        try:
-            simulation.run()
-        except KvbenchError as error:
-            if "out of KV memory" in str(error):  # where the engine itself would end
-                return
-            raise
-        counters = simulation.counters()
-        bounds = bounds_of(simulation)
-        assert counters.matched_tokens <= bounds.optimum <= bounds.infinite <= counters.admitted_prompt_tokens
-        if state == "cold":
-            assert bounds.infinite == known_before(simulation, asks)
+    @given(
+        st.booleans().flatmap(SYSTEMS[name]),
+        STATES,
+        st.sampled_from(["", "", *POLICIES]),
+        st.booleans(),
+        st.sampled_from(["continuous", "continuous", "static"]),
+    )
+    def check(case: systems.Case, state: str, policy: str, overlap: bool, batching: str) -> None:
+        asks, system = with_rules(case, state, policy, overlap, batching)
+        simulation = ran(asks, system)
+        if state == "cold" and simulation is not None:
+            assert run_bounds(simulation).infinite == known_before(simulation, asks)
 
     check()
 
 
-def test_visits_of_a_run():
+@SEARCH
+@given(
+    systems.vllm("0.33", False),
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    st.sampled_from([0, 0, 2, 4]),
+    STATES,
+)
+def test_no_run_whose_sequences_fork_finds_more(case, samples, width, state):
+    ran(*forking(case, samples, width, state))
+
+
+@SEARCH
+@given(
+    systems.vllm("0.19", False), st.lists(st.integers(1, 4), min_size=1, max_size=5), st.sampled_from([0, 0, 3]), STATES
+)
+def test_no_replay_whose_sequences_fork_finds_more(case, samples, width, state):
+    asks, system = forking(case, samples, width, state)
+    system = replace(system, cache=replace(system.cache, kind="hash"))
+    try:
+        found = replayed(request_table(asks), system)
+    except UsageError as error:
+        assume("no request could run" not in str(error))
+        raise
+    rates = [found[f"hit_rate_tokens{bound}"] for bound in ("", "_optimum", "_infinite")]
+    assert 0 <= rates[0] <= rates[1] <= rates[2] <= 1
+
+
+def admissions(**changed: np.ndarray) -> Admissions:
     """Four sequences of 100 to 400 tokens; one was refused, one is going on at the end; two begin at one time."""
-    rows = journal(scheduled_ns=ints(8, 8, NEVER, 2), finish_ns=ints(9, 12, NEVER, NEVER))
-    system = EngineSettings(SchedulerRules(), CacheRules("hash", 50), 100)
-    visits = run_visits(requests(), rows, system)
+    columns = {
+        "sequence": ints(0, 1, 3),
+        "request": ints(0, 1, 3),
+        "prompt": ints(100, 200, 400),
+        "asked": ints(1, 1, 1),
+        "scheduled_ns": ints(8, 8, 2),
+        "finish_ns": ints(9, 12, NEVER),
+    }
+    return Admissions(**(columns | changed), request_of=np.arange(4))
+
+
+def test_visits_of_a_run():
+    visits = visits_of(requests(), admissions(), 100, "cold")
     assert visits.sequence.tolist() == [3, 0, 1]  # by admission, then the one that looks up less
     assert visits.looked_up.tolist() == [3, 0, 1]
     assert visits.blocks.tolist() == [4, 1, 2]
     assert visits.start.tolist() == [0, 1, 1]
     assert visits.end.tolist() == [4, 2, 3]
+    assert visits.counted.tolist() == [1, 1, 1]
+
+
+def test_who_waits_for_the_prompt_of_another_asks_for_nothing():
+    visits = visits_of(requests(), admissions(asked=ints(0, 1, 1)), 100, "cold")
+    assert visits.sequence.tolist() == [3, 1, 0]  # behind those that ask, which would find what is their own
+    assert visits.looked_up.tolist() == [3, 1, 0]
+    assert visits.counted.tolist() == [1, 1, 0]
 
 
 def test_what_prepared_the_cache_came_before():
-    rows = journal(scheduled_ns=ints(8, 8, NEVER, 2), finish_ns=ints(9, 12, NEVER, NEVER))
-    system = EngineSettings(SchedulerRules(), CacheRules("hash", 50, state="warm"), 100)
-    visits = run_visits(requests(), rows, system)
+    visits = visits_of(requests(), admissions(), 100, "warm")
     assert visits.sequence.tolist() == [0, 1, 2, 3, 3, 0, 1]
     assert visits.looked_up.tolist() == [0, 0, 0, 0, 3, 0, 1]
     assert visits.blocks.tolist()[:4] == [1, 2, 3, 4]
     assert visits.start.tolist()[:5] == [*visits.end.tolist()[:4], 1] == [0, 0, 0, 0, 1]
+    assert visits.counted.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
 def one_at_a_time(asks: list[Ask], kind: str, num_blocks: int) -> Simulation:
@@ -124,7 +201,7 @@ def test_the_bound_is_reached_where_nothing_is_in_the_way(kind):
     asks.append(Ask([*asks[1].prompt, *asks[1].output, (3, 0, 5)], [(52, 0, 4)]))
     asks = [replace(ask, output_tokens=ask.output[0][2], max_tokens=ask.output[0][2]) for ask in asks]
     simulation = one_at_a_time(asks, kind, 200)
-    bounds = bounds_of(simulation)
+    bounds = run_bounds(simulation)
     matched = simulation.counters().matched_tokens
     assert matched == bounds.optimum == bounds.infinite == 4 * (8 + 11)
 
@@ -132,7 +209,7 @@ def test_the_bound_is_reached_where_nothing_is_in_the_way(kind):
 def test_without_a_prefix_cache_it_is_what_one_could_have_given():
     asks = random_asks(3, 30)
     with_cache, without = one_at_a_time(asks, "hash", 60), one_at_a_time(asks, "none", 60)
-    bounds = [bounds_of(s) for s in (with_cache, without)]
+    bounds = [run_bounds(s) for s in (with_cache, without)]
     assert bounds[0] == bounds[1]
     assert bounds[0].optimum > with_cache.counters().matched_tokens > without.counters().matched_tokens == 0
 
@@ -140,45 +217,18 @@ def test_without_a_prefix_cache_it_is_what_one_could_have_given():
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("block_tokens", [1, 4])
 def test_no_replay_finds_more(seed, block_tokens):
-    requests = request_table(random_asks(seed))
-    keys = block_keys(requests, block_tokens)
-    reuses = replay_reuses(requests, keys, block_tokens)
-    capacities = [3, 17, 60, 0]
-    best = most_hits(reuses, capacities)
-    lru = lru_hits(reuses, requests.prompt_tokens // block_tokens, capacities)
-    for i, capacity in enumerate(capacities):
-
-        def hits(kind: str, policy: str, capacity: int = capacity) -> int:
-            rules = CacheRules(kind, capacity, policy, free_order="auto")
-            system = EngineSettings(SchedulerRules(), rules, block_tokens)
-            return replay_cache(requests, system, small_tables())["hit_blocks"]
-
-        assert hits("hash", "lru") == lru[i] <= best[i] <= reuses.total
-        assert max(hits("radix", policy) for policy in POLICIES) <= best[i]
-    assert best[-1] == lru[-1] == reuses.total
-    assert best[0] > lru[0]
-
-
-OPTIMUM = (0.1988, 0.3819, 0.3819, 0.3819, 0.3819, 0.3819)
-"""Whole blocks of 512 tokens of the conversation trace, at CAPACITIES. It has at most 9,000 or so to keep at a time."""
-
-
-@on_the_trace
-def test_one_pass_over_the_conversation_trace():
-    offline = Offline(trace(), 512)
-    rows = lru_curve(offline, [cache("hash", capacity) for capacity in CAPACITIES])
-    for row, capacity in zip(rows, CAPACITIES, strict=True):
-        alone = replay_cache(trace(), cache("hash", capacity))
-        assert row == {name: alone[name] for name in row}
-    assert tuple(round(row["hit_rate_blocks"], 4) for row in rows) == BLOCKS["hash"]
-    bounds = offline.bounds(CAPACITIES)
-    assert tuple(round(row["hit_rate_blocks_optimum"], 4) for row in bounds) == OPTIMUM
-    assert {round(row["hit_rate_ids_infinite"], 4) for row in bounds} == {0.3664}
+    table = request_table(random_asks(seed, 60))
+    for capacity, kind, policy in product((41, 60, 0), ("hash", "radix"), POLICIES):
+        rules = CacheRules(kind, capacity, policy, free_order="auto")
+        found = replayed(table, EngineSettings(SchedulerRules(), rules, block_tokens))
+        rates = [found[f"hit_rate_tokens{bound}"] for bound in ("", "_optimum", "_infinite")]
+        assert 0 < rates[0] <= rates[1] <= rates[2] < 1
+        assert capacity or rates[0] == rates[1] == rates[2]
 
 
 def test_ids_are_bounded_too():
     asks = [Ask([(i, 0, 4) for i in row], [(90 + n, 0, 1)]) for n, row in enumerate([[1, 2, 3], [4], [1, 2], [4], [5]])]
-    reuses = id_reuses(request_table(asks))
+    reuses = id_reuses(request_table(asks), np.arange(5), np.ones(5, np.int64))
     assert reuses.total == 3
     assert most_hits(reuses, [1, 2, 3]) == [1, 2, 3]
     assert np.all(np.diff(reuses.end) >= 0)

@@ -45,10 +45,13 @@ def on_grid(ns, row_bits, column_bits, row, column):
 
 
 class Step:
-    """One step: prefill chunks (new, context), a decode batch, bytes to copy. t: fields of the tables."""
+    """One step: prefill chunks (new, context), a decode batch, bytes to copy. t: fields of the tables.
 
-    def __init__(self, t, chunks, batch=0, context_sum=0, copy_bytes=0):
-        self.t, self.chunks, self.batch = t, chunks, batch
+    padded: tokens that somebody else pads the step to; 0: by the captured graphs.
+    """
+
+    def __init__(self, t, chunks, batch=0, context_sum=0, copy_bytes=0, padded=0):
+        self.t, self.chunks, self.batch, self.padded = t, chunks, batch, padded
         self.context_sum, self.copy_bytes = context_sum, copy_bytes
 
     def chunk_ns(self, new, context):
@@ -60,21 +63,44 @@ class Step:
     def decode_ns(self):
         t = self.t
         bits = t["decode_batch_bits"], t["decode_context_bits"]
-        bounds = (t["decode_compute_ns"], t["decode_memory_ns"])
+        kind = 1 if self.chunks else 0
+        bounds = (t["decode_compute_ns"][kind], t["decode_memory_ns"][kind])
         return whole(max(on_grid(ns, *bits, self.batch, self.context_sum) for ns in bounds))
 
-    def resources(self):
-        """[linear, prefill attention, decode attention, communication, host, copy] in whole ns."""
-        t = self.t
+    def paid_tokens(self):
+        """The smallest captured size that holds the step; its own tokens where nothing is captured for it."""
         tokens = sum(new for new, _ in self.chunks) + self.batch
+        sizes = sorted({int(size) for size in self.t["graph_sizes"]})
+        if self.padded:
+            return self.padded
+        if self.chunks and not self.t["graph_mixed"]:
+            return tokens
+        return next((size for size in sizes if size >= tokens), tokens)
+
+    def resources(self):
+        """[linear, prefill attention, decode attention, communication, host, copy, launch] in whole ns."""
+        t = self.t
+        tokens = self.paid_tokens()
         sequences = len(self.chunks) + self.batch
-        linear = communication = host = 0
-        if tokens:
+        prefill = sum(self.chunk_ns(new, context) for new, context in self.chunks)
+        prefill = whole(prefill + (t["prefill_step_ns"] if self.chunks else 0.0))
+        decode = self.decode_ns() if self.batch else 0
+        linear = communication = host = launch = 0
+        if sequences:
             head = on_line(t["head_ns"], t["head_bits"], sequences)
             linear = whole(on_line(t["linear_ns"], t["linear_bits"], tokens) + head)
             communication = whole(on_line(t["comm_ns"], t["comm_bits"], tokens))
             host = whole(t["host_step_ns"] + t["host_sequence_ns"] * sequences)
-        prefill = sum(self.chunk_ns(new, context) for new, context in self.chunks)
-        decode = self.decode_ns() if self.batch else 0
+            launch = max(whole(t["launch_ns"]), whole(t["floor_ns"]) - linear - prefill - decode - communication)
         copy = whole(t["copy_ns_per_byte"] * self.copy_bytes)
-        return [linear, prefill, decode, communication, host, copy]
+        return [linear, prefill, decode, communication, host, copy, launch]
+
+    def is_outside(self):
+        """Whether a look-up lies beyond what was measured."""
+        tokens, sequences, chunk, chunk_context, batch, context = self.t["limits"]
+        return bool(
+            self.paid_tokens() > tokens
+            or len(self.chunks) + self.batch > sequences
+            or any(new > chunk or before > chunk_context for new, before in self.chunks)
+            or (self.batch and (self.batch > batch or self.context_sum > self.batch * context))
+        )

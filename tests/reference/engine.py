@@ -59,8 +59,11 @@ class Options:
     num_blocks: int
     capacity_tokens: int
     max_model_len: int
+    tokenize_ns_per_request: int = 0
     tokenize_ns_per_token: int = 0
+    serial_tokenizer: bool = False
     detokenize_ns: int = 0
+    output_ns_per_token: int = 0
     concurrency: int = 0
     closed_loop: bool = False
 
@@ -138,6 +141,8 @@ class TimedEngine:
         }
         self._held = deque()
         self._num_in_flight = 0
+        self._input_free = self._output_free = 0
+        self._delay = self.options.detokenize_ns
         self._ended = []
         self._decoding = set()
         for request, ask in enumerate(self.asks):
@@ -202,8 +207,15 @@ class TimedEngine:
         duration = sum(parts)
         self._account(plan, duration, parts[HOST], len(contexts), chunks)
         self.now += duration
+        self._hand_out(len(plan.rows))
         self._commit()
         return True
+
+    def _hand_out(self, num_rows):
+        """The rows of a step pass through the output stage behind those of the steps before."""
+        if self.options.output_ns_per_token:
+            self._output_free = max(self._output_free, self.now) + num_rows * self.options.output_ns_per_token
+            self._delay = self._output_free - self.now + self.options.detokenize_ns
 
     def _commit(self):
         emitted, finished = self.scheduler.commit()
@@ -211,7 +223,7 @@ class TimedEngine:
             row = self.rows[number]
             row.num_generated += 1
             if row.last_token_ns is None:
-                row.first_token_ns = self.now + self.options.detokenize_ns
+                row.first_token_ns = self.now + self._delay
             else:
                 self.gaps[self.now - row.last_token_ns] += 1
             row.last_token_ns = self.now
@@ -299,11 +311,15 @@ class TimedEngine:
             if ask.cancel_ns is not None:
                 self._push(sent_ns + ask.cancel_ns, CANCEL, row)
         row.state = "tokenizing"
-        row.ready_ns = sent_ns + self.options.tokenize_ns_per_token * row.num_prompt
-        if self.options.tokenize_ns_per_token:
+        begin_ns = max(sent_ns, self._input_free) if self.options.serial_tokenizer else sent_ns
+        row.ready_ns = self._input_free = begin_ns + self._tokenize_ns(row)
+        if row.ready_ns > sent_ns:
             self._push(row.ready_ns, READY, row)
         else:
             self._enqueue(row)
+
+    def _tokenize_ns(self, row):
+        return self.options.tokenize_ns_per_request + self.options.tokenize_ns_per_token * row.num_prompt
 
     def _enqueue(self, row):
         if row.state == "tokenizing":  # else cancelled meanwhile
@@ -326,7 +342,7 @@ class TimedEngine:
 
     def _end(self, row, state, when, was_in_flight=True):
         """Under a cap the client keeps the place of a sequence until it has its last token."""
-        row.finish_ns = when + (self.options.detokenize_ns if state == "finished" else 0)
+        row.finish_ns = when + (self._delay if state == "finished" else 0)
         row.state = state
         if was_in_flight and self.options.concurrency:
             self._push(row.finish_ns, LAST_TOKEN_OUT, row)

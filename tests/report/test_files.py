@@ -58,7 +58,7 @@ def test_a_result_is_as_readable_as_any_file(tmp_path):
 def test_files_of_a_result(tmp_path):
     document = run_document(record(), DETAILS)
     names = write_result(tmp_path, record(), document, journal(), requests(), steps=True)
-    assert names == ["requests.csv", "summary.csv", "steps.csv", "run.json"]
+    assert names == ["requests.csv", "summary.csv", "itl.csv", "steps.csv", "run.json"]
     assert sorted(os.listdir(tmp_path)) == sorted(names)
     assert read_run(tmp_path / "run.json")["config"] == {"seed": 0, "arrivals": {"rate": "inf"}}
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from kvbench.report.curves import Line, apart, horizontal, lines_of, lowest, short_number
+from kvbench.report.curves import Line, horizontal, lines_of, lowest, short_number
 from kvbench.report.grid import Grid, GridRow, grid_csv, grid_document, grid_table, miss, run_figures
+from kvbench.report.pictures.ends import apart
 from kvbench.report.table import WIDTH
 
 from ..runs import record
+
+COUNTED = {"answers": False, "warm_up": 0.25, "prompts_with_answers": 0, "refused": 3}
 
 
 def curve() -> Grid:
@@ -19,7 +22,7 @@ def curve() -> Grid:
     for capacity, optimum in (("1000", 0.5), ("20000", 0.75)):
         for policy, hit in (("lru", 0.25), ("mru", 0.125)):
             bounds = {"hit_rate_tokens_optimum": optimum, "hit_rate_tokens_infinite": 0.75}
-            rows.append(GridRow((capacity, policy), {"hit_rate_tokens": hit, "hit_blocks": 3, **bounds}))
+            rows.append(GridRow((capacity, policy), {"hit_rate_tokens": hit, "hit_blocks": 3, **bounds, **COUNTED}))
     return Grid("t", ("cache.blocks", "cache.eviction"), {}, tuple(rows), True, "lru", 16)
 
 
@@ -36,7 +39,11 @@ def test_a_miss_ratio_curve_has_policies_as_columns():
         ["1,000", "75.00", "87.50", "50.00", "25.00"],
         ["20,000", "75.00", "87.50", "25.00", "25.00"],
     ]
-    assert "exact for such a cache, a bound for every policy" in " ".join(lines[7:])
+    said = " ".join(lines[7:])
+    assert "exact for such a cache, a bound for every policy" in said
+    assert "3 sequences, which an engine refuses" in said
+    assert "prompts alone enter the cache" in said
+    assert "the first 25 % of the requests fill the cache and are not counted" in said
 
 
 def test_without_an_axis_of_policies_the_column_is_the_policy():

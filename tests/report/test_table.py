@@ -9,7 +9,7 @@ import pytest
 from kvbench.core.journal import HitBounds
 from kvbench.metrics.latency import summarise
 from kvbench.metrics.percentiles import Distribution
-from kvbench.report.table import WIDTH, figures, run_table, size
+from kvbench.report.table import WIDTH, run_table, size
 from tests.runs import counters, journal, record, requests
 
 
@@ -73,8 +73,7 @@ def test_a_partial_result_says_so():
     assert "PARTIAL" not in run_table(record())
 
 
-def test_sizes_and_figures():
+def test_sizes():
     assert [size(n) for n in (0, 999, 1000, 10**6, 16_060_000_000)] == [
         "0 B", "999 B", "1.00 kB", "1.00 MB", "16.06 GB",
     ]  # fmt: skip
-    assert figures({"hit_rate": 0.36637, "blocks": 288500}) == "hit_rate  0.3664\nblocks    288,500\n"

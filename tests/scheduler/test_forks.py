@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvbench.engine.build import build_engine
+from kvbench.engine.build import build_engine, share
 from kvbench.engine.integrity import check_integrity
 from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
 from kvbench.scheduler import forks, kv
@@ -31,7 +31,7 @@ def engine(num_blocks: int, block_tokens: int, free_order: str):
     asks = [Ask([(10 + i, 0, 90)], [(500 + i, 0, 9)], 0, 9, 9) for i in range(NUM)]
     cache = CacheRules("none", num_blocks, free_order=free_order, copy_on_write=True)
     settings = EngineSettings(SchedulerRules(max_num_seqs=NUM), cache, block_tokens, 400)
-    return build_engine(request_table(asks), settings, small_tables(), refuse=False)
+    return build_engine(share(request_table(asks), settings), settings, small_tables())
 
 
 class Forking(RuleBasedStateMachine):

@@ -80,7 +80,7 @@ def test_a_fault_stands_in_the_head_of_the_table():
 
 def test_blocks_that_show_late_keep_off_the_calendar():
     for text, fits in (("true", True), ("false", False)):
-        configured = configure("chat", changes=[("test", f"cache.hit_same_step={text}")])
+        configured = configure("chat", changes=[("test", f"cache.hit_same_step={text}"), ("test", "overlap=false")])
         assert calendar_fits(build_system(configured.config).settings) is fits
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kvbench.workload.formats.own import write
+from kvbench.workload.formats.kvbench import write
 
 from .files import jsonl, load, row
 
@@ -107,10 +107,43 @@ EXAMPLES: dict[str, bytes] = {
         {"timestamp": US, "input": "system: short. user: hi.", "output": "hi.", "session_id": "s"},
     ),
     "otel": json.dumps(OTEL, indent=1).encode(),
+    "openai-batch": lines(
+        {"custom_id": "r0", "method": "POST", "url": "/v1/chat/completions",
+         "body": {"model": "m", "messages": [QUESTION], "max_completion_tokens": 5}},
+        {"custom_id": "r1", "method": "POST", "url": "/v1/completions",
+         "body": {"model": "m", "prompt": "Count.", "max_tokens": 9}},
+    ),
+    "litellm": lines(
+        {"id": "b", "call_type": "acompletion", "startTime": 1_751_041_476.25, "endTime": 1_751_041_477.2,
+         "prompt_tokens": 60, "completion_tokens": 9, "messages": [QUESTION, ANSWER, MORE], "status": "success"},
+        {"id": "a", "call_type": "acompletion", "startTime": 1_751_041_475.0, "endTime": 1_751_041_478.2,
+         "prompt_tokens": 35, "completion_tokens": 169, "messages": [QUESTION], "status": "success"},
+    ),
+    "aiperf-profile": lines(
+        {"metadata": {"request_start_ns": US * 1000 + 2_000_000, "conversation_id": "c"},
+         "metrics": {"input_sequence_length": {"value": 60, "unit": "tokens"},
+                     "output_sequence_length": {"value": 9, "unit": "tokens"}}},
+        {"metadata": {"request_start_ns": US * 1000, "conversation_id": "c", "benchmark_phase": "profiling"},
+         "metrics": {"input_sequence_length": {"value": 35, "unit": "tokens"},
+                     "output_sequence_length": {"value": 16, "unit": "tokens"}}},
+    ),
+    "bench-result": json.dumps(
+        {"backend": "vllm", "request_throughput": 1.0, "input_lens": [10, 20, 30], "output_lens": [5, 0, 7],
+         "start_times": [100.5, 101.0, 100.75], "ttfts": [0.1, 0.0, 0.2], "errors": ["", "timeout", ""]}).encode(),
+    "blis": b"request_id,session_id,round_index,prefix_group,prefix_length,input_tokens,output_tokens,arrival_time_us,"
+    b"status\n0,s1,0,shared,64,10,5,0,ok\n1,,0,shared,64,12,6,250000,ok\n2,,0,,0,30,7,300000,timeout\n",
+    "tracelab-rounds": lines(
+        {"session_id": "s", "round_index": 0, "prefix_tokens": 100, "newly_append_tokens": 50, "output_tokens": 20,
+         "timing_events": [{"event_type": "user_message", "timestamp": "2026-06-01T05:40:20.000Z"},
+                           {"event_type": "tool_call", "timestamp": "2026-06-01T05:40:24.000Z"}]},
+        {"session_id": "s", "round_index": 1, "prefix_tokens": 150, "newly_append_tokens": 40, "output_tokens": 30,
+         "timing_events": [{"event_type": "tool_result", "timestamp": "2026-06-01T05:40:25.500Z"},
+                           {"event_type": "text", "timestamp": "2026-06-01T05:40:27.000Z"}]},
+    ),
 }  # fmt: skip
 """Format -> content. ServeGen is a folder: `servegen_folder`."""
 
-TEXTS = ("aiperf", "vllm-custom", "openai", "sharegpt", "lmcache", "otel")
+TEXTS = ("aiperf", "vllm-custom", "openai", "openai-batch", "sharegpt", "lmcache", "otel")
 """Formats that hold text."""
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from kvbench.core.errors import UsageError
-from kvbench.workload.detect import READERS
+from kvbench.workload.format import all_formats
 from kvbench.workload.keys import TRACE_KEYS
 
 from .examples import EXAMPLES, example, options_for, own_form, servegen_folder, weka
@@ -32,8 +32,8 @@ def test_packed_and_stated_is_the_same(tmp_path, name):
 
 def test_every_reader_is_a_choice_and_has_an_example():
     (key,) = [key for key in TRACE_KEYS if key.name == "trace.format"]
-    assert set(key.choices) == {"auto", *READERS}
-    assert set(READERS) == {*EXAMPLES, "kvbench", "servegen"}
+    assert set(key.choices) == {"auto", *all_formats()}
+    assert set(all_formats()) == {*EXAMPLES, "kvbench", "servegen"}
 
 
 def test_folders_and_the_own_form_are_told_too(tmp_path):
@@ -61,7 +61,7 @@ def test_a_folder_without_sessions(tmp_path):
     with pytest.raises(UsageError, match="is a folder without sessions"):
         load(tmp_path)
     (tmp_path / "a.json").write_text("{}")
-    with pytest.raises(UsageError, match="of no format that is known"):
+    with pytest.raises(UsageError, match="of no known format"):
         load(tmp_path)
 
 
@@ -78,8 +78,8 @@ def test_a_folder_for_a_format_of_single_files(tmp_path):
         ('{\n "id": "x",\n "requests": [\n', ":4: is not JSON"),
         ('{"id": "x", "block_size": 64, "requests": [{"t": 0', ":1: is not JSON"),
         ('{"trace_id": "x", "spans": [{"span_id"', ":1: is not JSON"),
-        ('[{"messages": []}]', "put one object on each line"),
-        ('{"foo": 1}', "of no format that is known"),
+        ('[{"messages": []}]', ": [0]: messages are [], a list of messages is wanted"),
+        ('{"foo": 1}', "of no known format; the nearest is"),
         ("a;b\n1;2\n", "begins neither JSON nor a CSV"),
     ],
 )

@@ -31,7 +31,10 @@ def test_burstgpt_failures_are_left_out_and_counted(tmp_path):
     requests = load(table(tmp_path, V1, *rows))
     assert requests.prompt_tokens.tolist() == [5, 6]
     assert requests.arrival_ns.tolist() == [0, 9 * NS_PER_S]
-    assert requests.notes == ("2 of 4 rows are failed requests (0 tokens): left out",)
+    assert requests.notes == (
+        "2 of 4 rows are failed requests (0 tokens): left out",
+        "not read: Model, Total tokens, Log Type",
+    )
 
 
 def test_burstgpt_v3_inserts_columns_and_may_not_start_at_zero(tmp_path):
@@ -43,7 +46,7 @@ def test_burstgpt_v3_inserts_columns_and_may_not_start_at_zero(tmp_path):
     assert requests.arrival_ns.tolist() == [0, NS_PER_S, 5 * NS_PER_S // 2]
     assert (requests.session_id.tolist(), requests.turn.tolist()) == ([0, NONE, 0], [0, 0, 1])
     assert (requests.after == NONE).all()  # every row has a time of its own
-    assert requests.notes == ()
+    assert requests.notes == ("not read: Elapsed time, Model, Total tokens, Log Type",)
 
 
 def test_burstgpt_warns_of_its_head(tmp_path):
@@ -73,11 +76,12 @@ def test_length_tables_have_no_arrivals(tmp_path):
     assert requests.prompt_tokens.tolist() == [100, 1, 7]
     assert requests.output_tokens.tolist() == [20, 4_500, 3]
     assert requests.arrival_ns.tolist() == [0, 0, 0]
-    assert "the trace has no arrivals: all 3" in requests.notes[0]
+    assert requests.notes[0] == "not read: num_total_tokens, pd_ratio"
+    assert "the trace has no arrivals: all 3" in requests.notes[1]
     drawn = load(path, rate=2.0, arrival_seed=3)
     assert drawn.arrival_ns[0] == 0
     assert (np.diff(drawn.arrival_ns) > 0).all()
-    assert "drawn at 2/s, burstiness 1, seed 3" in drawn.notes[0]
+    assert "drawn at 2/s, burstiness 1, seed 3" in drawn.notes[1]
     assert load(path, rate=2.0, arrival_seed=3).fingerprint() == drawn.fingerprint()
     assert load(path, rate=2.0, arrival_seed=4).fingerprint() != drawn.fingerprint()
     assert load(path, rate=2.0, arrival_seed=3, burstiness=0.2).fingerprint() != drawn.fingerprint()
@@ -144,7 +148,6 @@ BAD = {
     "negative": (V1, "9,GPT-4,-5,7,2,API log", ":3: the prompt has -5 tokens"),
     "text": (V1, "9,GPT-4,five,7,2,API log", ":3: Request tokens is 'five', a whole number is wanted"),
     "NaN": (V1, "nan,GPT-4,5,7,2,API log", ":3: Timestamp is 'nan', a number is wanted"),
-    "back in time": (V1, "4,GPT-4,5,7,12,API log", ":3: its time is before that of an earlier row"),
     "short": (V1, "9,GPT-4,5", ":3: has 3 fields, the header has 6"),
     "100 million tokens": (V1, "9,GPT-4,100000000,7,2,API log", ":3: the prompt has 100000000 tokens, the limit is"),
     "a round missing": (LAB, "0,0,2,0,5,5,0", ":3: round_idx is 2, wanted is 1"),

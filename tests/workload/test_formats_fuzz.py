@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvbench.core.errors import UsageError
-from kvbench.workload.detect import READERS
-from kvbench.workload.formats.own import write
+from kvbench.workload.format import all_formats
+from kvbench.workload.formats.kvbench import write
 
 from .examples import EXAMPLES, options_for, servegen_folder
 from .files import load
@@ -103,7 +103,7 @@ def test_a_wrong_value(tmp_path, name, draws, skip):
 
 
 @QUICK
-@given(data=st.binary(max_size=120), name=st.sampled_from(["auto", *READERS]))
+@given(data=st.binary(max_size=120), name=st.sampled_from(["auto", *all_formats()]))
 def test_any_bytes(tmp_path, data, name):
     path = tmp_path / "x"
     path.write_bytes(data)

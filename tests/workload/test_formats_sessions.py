@@ -100,7 +100,7 @@ def test_weka_mixed_block_sizes(tmp_path):
 
 
 WEKA_FAULTS = {
-    "ceil": ({"in": 9, "hash_ids": [1, 2, 3]}, "9 tokens are 2 whole blocks of 4, not 3 ids"),
+    "too many": ({"in": 9, "hash_ids": [1, 2, 3, 4]}, "9 tokens are 2 whole blocks of 4, not 4 ids"),
     "no ids": ({"hash_ids": None}, "has no list of ids in hash_ids"),
     "wrong ids": ({"hash_ids": [1, "x"]}, "has no list of ids in hash_ids"),
     "negative": ({"in": -9}, "in is -9, which is negative"),

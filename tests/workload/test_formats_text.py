@@ -151,7 +151,7 @@ def test_parts_of_a_message(tmp_path, tokenizer):
 
 
 CHAT_FAULTS = {
-    "no limit": ({"messages": [QUESTION]}, "max_tokens is None, a whole number from 1"),
+    "no limit": ({"messages": [QUESTION]}, "has no max_tokens; trace.default_output=128"),
     "no messages": ({"messages": [], "max_tokens": 5}, "messages are [], a list of messages"),
     "no role": ({"messages": [{"content": "x"}], "max_tokens": 5}, "message 0 is"),
     "a picture": (
@@ -200,7 +200,7 @@ def test_aiperf_single_turns_of_a_session(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"text": "a"}, "output_length is None"),
+        ({"text": "a"}, "has no output_length; trace.default_output=128"),
         ({"text": 5, "output_length": 1}, "text is 5, a text is wanted"),
         ({"turns": []}, "turns is no list of turns"),
         ({"turns": [{"text": "a", "output_length": 1, "delay": -5}]}, "turns[0].delay is -5, milliseconds"),

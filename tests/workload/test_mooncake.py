@@ -90,8 +90,10 @@ def test_ids_are_found_only_where_they_are(tmp_path):
     tricky = json.dumps({**row(hash_ids=[1, 2]), "request_id": '"hash_ids": [8, 9]', "extra": {"hash_ids": [4]}})
     assert load(jsonl(tmp_path, tricky)).segment_stream.tolist() == [2, 3]
     nested = '{"extra": {"hash_ids": [4, 5]}, "timestamp": 0, "input_length": 600, "output_length": 1}'
-    with pytest.raises(UsageError, match="has no hash_ids"):
-        load(jsonl(tmp_path, nested))
+    bare = load(jsonl(tmp_path, nested))
+    assert bare.segment_length.tolist() == [600]
+    with pytest.raises(UsageError, match=":2: has no hash_ids"):
+        load(jsonl(tmp_path, tricky, nested))
 
 
 def test_line_separators_inside_strings_and_blank_lines(tmp_path):
@@ -115,7 +117,7 @@ BAD_ROWS = {
     "deep": ("[" * 100_000, "is not JSON: nested too deeply"),
     "long number": ('{"timestamp": ' + "9" * 5_000 + "}", "is not JSON"),
     "no length": ({**GOOD, "input_length": None}, "has no input_length or input_tokens"),
-    "no output": ({**GOOD, "output_length": None}, "has no output_length or output_tokens"),
+    "no output": ({**GOOD, "output_length": None}, "has no output_length; trace.default_output=128"),
     "no ids": ({**GOOD, "hash_ids": None}, "has no hash_ids"),
     "no time": ({**GOOD, "timestamp": None}, "has no timestamp or created_time"),
     "delay without a session": ({**GOOD, "timestamp": None, "delay": 5}, "has no timestamp"),
@@ -141,7 +143,6 @@ BAD_ROWS = {
     "trailing comma": (json.dumps(GOOD).replace("[1, 2]", "[1, 2, ]"), "hash_ids is no list"),
     "wrong session": ({**GOOD, "session_id": ["a"]}, "session_id is ['a'], a string is wanted"),
     "orphan": ({**GOOD, "timestamp": None, "session_id": "x", "delay": 1}, "waits for an earlier row"),
-    "back in time": ({**GOOD, "timestamp": 1}, "its time is before that of an earlier row; sort the file"),
 }
 
 
@@ -172,8 +173,8 @@ def test_line_numbers_count_blank_lines(tmp_path):
 
 
 def test_the_first_of_several_faults_is_named(tmp_path):
-    path = jsonl(tmp_path, row(9), row(1), row(length=0, hash_ids=[]), "{")
-    with pytest.raises(UsageError, match=r":2: its time .* \(and 2 more\)"):
+    path = jsonl(tmp_path, row(9), row(9, output=-1), row(length=0, hash_ids=[]), "{")
+    with pytest.raises(UsageError, match=r":2: output_length is -1.* \(and 2 more\)"):
         load(path)
 
 
@@ -216,8 +217,9 @@ def test_mixed_block_sizes(tmp_path):
 
 def test_fractional_seconds_are_not_taken_for_ms(tmp_path):
     path = jsonl(tmp_path, *(row(i * 0.3) for i in range(40)))
-    with pytest.raises(UsageError, match=r"look like seconds.*trace\.time_scale=1000"):
+    with pytest.raises(UsageError, match=r"3,333 requests/s as ms or 3.333 requests/s as s; set trace\.time_unit=s"):
         load(path)
+    assert load(path, time_unit="s").arrival_ns[-1] == 11_700_000_000
     requests = load(path, time_scale=1_000.0)
     assert requests.arrival_ns[-1] == 11_700_000_000
     at_rate = load(path, rate=2.0)
@@ -229,9 +231,11 @@ def test_fractional_ms_are_fine(tmp_path):
     assert requests.arrival_ns[1] == 250_500_000
 
 
-def test_whole_seconds_get_a_warning(tmp_path):
-    requests = load(jsonl(tmp_path, *(row(i // 3) for i in range(60))))
-    assert any("if they are seconds" in note for note in requests.notes)
+def test_whole_seconds_are_asked_about_too(tmp_path):
+    path = jsonl(tmp_path, *(row(i // 3) for i in range(60)))
+    with pytest.raises(UsageError, match="in which unit are the timestamps"):
+        load(path)
+    assert load(path, time_unit="ms").arrival_ns[-1] == 19 * NS_PER_MS
 
 
 def test_a_burst_of_one_time_is_no_matter_of_units(tmp_path):

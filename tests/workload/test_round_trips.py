@@ -10,9 +10,10 @@ import pytest
 
 from kvbench.core.errors import UsageError
 from kvbench.core.requests import NONE
+from kvbench.workload import mooncake_out
 from kvbench.workload.build import build_workload
 from kvbench.workload.chain import block_ids
-from kvbench.workload.formats import mooncake_out, own
+from kvbench.workload.formats import kvbench as own
 
 from .examples import EXAMPLES, example, options_for, own_form, servegen_folder, weka
 from .files import load

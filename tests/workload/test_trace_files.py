@@ -23,7 +23,8 @@ NOT_TRACES = {
     "gzip": (gzip.compress(b"{}")[:-3], "is a damaged gzip file"),
     "latin-1": (b'{"a": 1}\n{"a": "\xe4"}\n', ":2: is not UTF-8 text"),
     "prose": (b"hello\nworld\n", ":1: 'hello' begins neither JSON nor a CSV"),
-    "JSON array": (b'[{"timestamp": 0}]', "put one object on each line"),
+    "JSON array": (b'[{"timestamp": 0}]', ":1: an object of 'timestamp' is of no known format; the nearest is"),
+    "numbers": (b"[1, 2]", ":1: is a JSON array that holds no objects"),
 }
 
 

@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from ..curves import Line
-from ..plot import STYLE, label_ends
 from .chart import Chart, Series
+from .ends import apart
 from .style import LIGHT_INK, on_white
 
 INK, SOFT, RULE = LIGHT_INK["ink"], LIGHT_INK["soft"], LIGHT_INK["rule"]
+LABEL_HEIGHT = 0.06
+"""Of a line of text, as a share of a panel's height."""
+
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "kvbench",
+    "svg.fonttype": "none",
+    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.size": 10,
+    "axes.edgecolor": LIGHT_INK["grey"],
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+}
 _DASHES: dict[str, Any] = {"dash": (0, (5, 2)), "dots": "none"}
 
 
-def to_png(chart: Chart) -> bytes:
-    """The whole picture: title, legend, axes, note."""
+def to_png(charts: Sequence[Chart]) -> bytes:
+    """The whole picture: titles, legends, axes, notes; several charts are panels below each other."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        height = 1.5 + 0.17 * len(chart.rows) if chart.rows else 4.2
-        figure = Figure(figsize=(9.5 if chart.wide else 6.5, height + 0.4), layout="constrained")
-        axes = figure.subplots()
-        _draw(axes, chart)
-        figure.suptitle(chart.title, x=0.012, ha="left", weight="bold", size=12)
-        note = textwrap.fill(chart.note, 130 if chart.wide else 88)
+        heights = [1.5 + 0.17 * len(chart.rows) if chart.rows else 4.2 for chart in charts]
+        wide = any(chart.wide for chart in charts)
+        figure = Figure(figsize=(9.5 if wide else 7.5, sum(heights) + 0.4), layout="constrained")
+        panels = figure.subplots(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, chart in zip(panels, charts, strict=True):
+            _draw(axes, chart)
+            axes.set_title(
+                chart.heading, loc="left", weight="bold", size=12, pad=26 if chart.legend or chart.twin else 8
+            )
+        note = "\n".join(textwrap.fill(chart.note, 130 if wide else 100) for chart in charts if chart.note)
         figure.supxlabel(note, x=0.012, ha="left", size=8, color=SOFT)
         out = io.BytesIO()
         figure.savefig(out, format="png", dpi=160, metadata={"Software": None})
@@ -47,6 +69,11 @@ def _draw(axes: Any, chart: Chart) -> None:
         up = chart.y.ticks()
         axes.set_yticks([float(chart.y.place(value)) for value, _ in up], [text for _, text in up])
         axes.set_ylabel(chart.y.label)
+    if chart.twin:
+        twin = chart.twin.round_ticks(8)
+        above = axes.secondary_xaxis("top")
+        above.set_xticks([float(chart.twin.place(value)) for value, _ in twin], [text for _, text in twin])
+        above.set_xlabel(chart.twin.label)
     for bar in chart.bars:
         start, end = float(chart.x.place(bar.start)), float(chart.x.place(bar.end))
         axes.barh(bar.row + 0.5, end - start, 0.7, start, color=on_white(bar.colour))
@@ -66,7 +93,9 @@ def _draw_series(axes: Any, chart: Chart, line: Series) -> None:
     colour, x = on_white(line.colour), chart.x.place(line.x)
     y = line.y if chart.rows else chart.y.place(line.y)
     if line.base is not None:
-        axes.fill_between(x, chart.y.place(line.base), y, color=colour, alpha=0.75, linewidth=0)
+        axes.fill_between(
+            x, chart.y.place(line.base), y, color=colour, alpha=0.2 if line.style == "faint" else 0.75, linewidth=0
+        )
         return
     axes.plot(
         x,
@@ -102,3 +131,22 @@ def _end(chart: Chart, line: Series) -> Line:
     if line.base is not None:
         y = (y + float(chart.y.place(line.base[-1]))) / 2
     return Line(line.name, ((x, y),))
+
+
+def label_ends(axes: Any, ends: Sequence[tuple[Line, str]]) -> None:
+    """Names at the right ends, moved apart where the ends meet; a thin line leads back to each."""
+    axes.autoscale_view()  # limits are final only now
+    to_axes = axes.transData + axes.transAxes.inverted()
+    named = [(line.name, colour, tuple(to_axes.transform(line.points[-1]))) for line, colour in ends if line.points]
+    places = apart([end[1] for _, _, end in named], LABEL_HEIGHT)
+    for (name, colour, end), place in zip(named, places, strict=True):
+        lead = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 2, "shrinkB": 4}
+        axes.annotate(
+            name,
+            end,
+            (1.045, place),
+            xycoords="axes fraction",
+            color=colour,
+            va="center",
+            arrowprops={**lead, "relpos": (0, 0.5)},
+        )

@@ -15,11 +15,13 @@ import numpy as np
 from ...core.config import read_text
 from ...core.errors import UsageError
 from ...core.journal import STEP_COLUMNS
-from ..csv_files import REQUEST_COLUMNS, SUMMARY_COLUMNS
+from ..csv_files import ITL_COLUMNS, REQUEST_COLUMNS, SUMMARY_COLUMNS
 from ..frames import csv_text
 from ..grid import Grid, GridRow
 from ..record import SCHEMA
 from ..run_json import read_run
+from .accuracy import NAME as ACCURACY
+from .accuracy import NEEDED, Accuracy
 from .chart import F64
 
 TABLES = ("grid.csv", "sweep.csv")
@@ -39,6 +41,7 @@ class RunFolder:
     document   run.json
     summary    metric -> row of summary.csv; requests, steps: columns as numbers, NaN where a cell is empty
     status     (rows of requests.csv,) names
+    itl        (share, ms) of the gaps between tokens, from the least on; empty in a folder of an earlier version
     label      what tells it from the others; baseline: the others are compared with it
     """
 
@@ -48,6 +51,7 @@ class RunFolder:
     requests: dict[str, F64]
     status: np.ndarray[Any, Any]
     steps: dict[str, F64] | None
+    itl: tuple[F64, F64]
     label: str = ""
     baseline: bool = False
 
@@ -80,6 +84,7 @@ class Sources:
     runs: list[RunFolder] = field(default_factory=list)
     tables: list[Grid] = field(default_factory=list)
     capacities: list[dict[str, Any]] = field(default_factory=list)
+    accuracies: list[Accuracy] = field(default_factory=list)
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:
@@ -90,6 +95,8 @@ def read_sources(paths: Sequence[Path]) -> Sources:
             _read_folder(path, found)
         elif not path.exists():
             raise UsageError(f"{path}: there is no such file or folder; give what `kvbench run -o` wrote")
+        elif path.name == ACCURACY:
+            found.accuracies.append(read_accuracy(path))
         elif path.suffix == ".csv":
             found.tables.append(read_table(path))
         elif path.suffix == ".json" and path.name != "run.json":
@@ -102,6 +109,9 @@ def read_sources(paths: Sequence[Path]) -> Sources:
 def _read_folder(path: Path, found: Sources) -> None:
     if (path / "run.json").exists():
         found.runs.append(read_folder(path))
+        return
+    if (path / ACCURACY).exists():
+        found.accuracies.append(read_accuracy(path / ACCURACY))
         return
     tables = [path / name for name in TABLES if (path / name).exists()]
     runs = [file.parent for pattern in ("*", f"{POINTS}/*") for file in sorted(path.glob(f"{pattern}/run.json"))]
@@ -124,7 +134,14 @@ def read_folder(path: Path) -> RunFolder:
     steps = None
     if (path / "steps.csv").exists() or (path / "steps.parquet").exists():
         steps = _columns(path / "steps.csv", [name.replace("_ns", "_ms") for name in STEP_COLUMNS])[1]
-    return RunFolder(path, document, {row["metric"]: row for row in summary}, requests, status, steps)
+    return RunFolder(path, document, {row["metric"]: row for row in summary}, requests, status, steps, _itl(path))
+
+
+def _itl(path: Path) -> tuple[F64, F64]:
+    if not (path / "itl.csv").exists():
+        return np.zeros(0), np.zeros(0)
+    _, columns = _columns(path / "itl.csv", ITL_COLUMNS.split(","))
+    return columns["percentile"] / 100, columns["itl_ms"]
 
 
 def read_table(path: Path) -> Grid:
@@ -145,6 +162,11 @@ def read_table(path: Path) -> Grid:
     ]
     run = rows[0]["run"]
     return Grid(run, keys, {}, tuple(points), "hit_rate_tokens" in names, run, 0)
+
+
+def read_accuracy(path: Path) -> Accuracy:
+    """A fidelity.csv of `kvbench validate -o`."""
+    return Accuracy(path, _rows(path, NEEDED))
 
 
 def _read_capacity(path: Path) -> dict[str, Any]:

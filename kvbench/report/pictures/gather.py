@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core.errors import UsageError
-from . import latency, misses, over_time
+from ..grid import CAPACITY
+from . import accuracy, latency, load, misses, over_time, phases
 from .chart import Chart
 from .folders import RunFolder, Sources, read_sources
-from .labels import named
+from .labels import drawn, named
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,19 @@ KINDS = {
     "ratios": Kind("Against the baseline", "two runs"),
     "cdf": Kind("Latency distributions", "finished sequences"),
     "spectrum": Kind("Percentile spectra", "finished sequences"),
-    "curve": Kind("Throughput and latency", "two runs at least, a grid or a sweep"),
+    "curve": Kind("Throughput and latency", "runs of several loads, a grid or a sweep over them"),
     "misses": Kind("Miss ratio", "a grid.csv of --grid cache.blocks=..."),
-    "timeline": Kind("Requests by phase", "requests that ended, with their times"),
+    "phases": Kind("Requests by phase", "requests that ended, with their times"),
+    "timeline": Kind("Single requests", "requests that ended, with their times"),
     "occupancy": Kind("KV blocks", "steps.csv: run with --steps"),
     "hits": Kind("Hit rate", "requests that were admitted"),
     "batch": Kind("Batches", "steps.csv: run with --steps"),
+    "accuracy": Kind("Predicted and measured", "fidelity.csv: kvbench validate DIR -o"),
 }
+
+
+OF_ONE = {"timeline": (phases.timeline, 1), "occupancy": (over_time.occupancy, 3), "batch": (over_time.batches, 3)}
+"""Kinds that draw one run, and how many runs beside the baseline have such a chart on a page."""
 
 
 def read_named(paths: Sequence[Path], baseline: Path | None) -> Sources:
@@ -45,16 +52,31 @@ def read_named(paths: Sequence[Path], baseline: Path | None) -> Sources:
 def charts_of(sources: Sources, kind: str) -> list[Chart]:
     """The charts of one kind; none where the sources do not hold what it needs."""
     runs: list[RunFolder] = sources.runs
-    if kind in ("timeline", "occupancy", "batch"):
-        return over_time.of_each(runs, kind)
+    if kind in OF_ONE:
+        return _of_each(runs, kind)
+    if kind == "phases":
+        return phases.phases(runs)
+    if kind == "accuracy":
+        return accuracy.accuracy_charts(sources.accuracies)
     if kind == "misses":
-        return [chart for table in sources.tables if (chart := misses.miss_chart(table))]
+        over_capacity = [table for table in sources.tables if CAPACITY in table.keys]
+        return [chart for table in over_capacity for chart in misses.grid_charts(table)]
     if kind == "curve":
-        return latency.curve_charts(sources)
+        return load.curve_charts(sources)
     if kind in ("ratios", "hits"):
         chart = latency.ratios(runs) if kind == "ratios" else over_time.hit_rates(runs)
         return [chart] if chart else []
     return latency.cdfs(runs) if kind == "cdf" else latency.spectra(runs)
+
+
+def _of_each(runs: Sequence[RunFolder], kind: str) -> list[Chart]:
+    """A chart for each run that has what it takes, of which a page holds so many."""
+    make, most = OF_ONE[kind]
+    chosen = drawn(runs, most)
+    charts = [chart for run, colour in chosen if (chart := make(run, colour)) is not None]
+    if len(chosen) == len(runs):
+        return charts
+    return [replace(chart, note=f"{chart.note} {len(chosen)} of {len(runs)} runs are drawn.") for chart in charts]
 
 
 def one_kind(sources: Sources, kind: str) -> list[Chart]:

@@ -1,19 +1,17 @@
-"""Charts of latency: distributions, percentile spectra, throughput against latency, runs against their baseline."""
+"""Charts of latency: distributions, percentile spectra, runs against their baseline."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from ...metrics.percentiles import ALPHA
-from ..grid import Grid
-from .chart import GREY, Axis, Chart, Rule, Series, axis, duration
-from .folders import RunFolder, Sources
-from .labels import LOADS, MOST_LINES, caution, clocks, drawn, systems
+from .chart import F64, GREY, TAIL, Axis, Chart, Rule, Series, axis, duration
+from .folders import RunFolder
+from .labels import caution, drawn
 
 TITLES = {
     "ttft": "Time to first token (TTFT)",
@@ -21,8 +19,10 @@ TITLES = {
     "itl": "Inter-token latency (ITL)",
     "e2el": "End-to-end latency (E2EL)",
 }
-OF_REQUESTS = ("ttft", "tpot", "e2el")
-"""Those of which requests.csv has every value; of ITL summary.csv has percentiles."""
+LONG_TAIL = 3
+"""A distribution is drawn as far as p99 where its end is so many times later."""
+WIDE_RATIO = 4
+"""Ratios that lie so far apart are drawn on a logarithmic axis."""
 
 _SHARES = np.unique(np.concatenate((np.linspace(0, 1, 161), 1 - 10.0 ** -np.linspace(0.5, 6, 111))))
 _TOLD = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -36,27 +36,72 @@ COMPARED = (
 )
 
 
+@dataclass(frozen=True)
+class Sample:
+    """One latency of one run: values at shares of its n samples, both rising from 0 to 1."""
+
+    run: RunFolder
+    colour: int
+    shares: F64
+    values: F64
+    n: int
+
+    def at(self, shares: F64) -> F64:
+        """Quantiles, linear between order statistics, in ms."""
+        return np.asarray(np.interp(shares, self.shares, self.values))
+
+
+def _samples(runs: Sequence[RunFolder], name: str) -> list[Sample]:
+    """Of the runs that are drawn, those that have any."""
+    found = []
+    for run, colour in drawn(runs):
+        if name == "itl":
+            shares, values = run.itl
+            n = int(run.figure(name, "n")) if values.size else 0
+        else:
+            values = run.finished(f"{name}_ms")
+            shares, n = np.linspace(0, 1, values.size), values.size
+        if n:
+            found.append(Sample(run, colour, shares, values, n))
+    return found
+
+
 def cdfs(runs: Sequence[RunFolder]) -> list[Chart]:
-    """How many sequences were done within a time, for each latency that requests.csv holds."""
-    return [chart for name in OF_REQUESTS if (chart := _cdf(runs, name))]
+    """How many sequences (of ITL: gaps between tokens) were done within a time."""
+    return [chart for name in TITLES if (chart := _cdf(runs, name))]
 
 
 def _cdf(runs: Sequence[RunFolder], name: str) -> Chart | None:
-    values = [(run, colour, run.finished(f"{name}_ms")) for run, colour in drawn(runs)]
-    values = [entry for entry in values if entry[2].size]
-    if not values:
+    samples = _samples(runs, name)
+    if not samples:
         return None
-    told = _percentiles([(run.label, found) for run, _, found in values])
+    told = _percentiles(samples)
+    last = max(float(s.values[-1]) for s in samples)
+    shown = max(float(s.at(np.array([0.99]))[0]) for s in samples)
+    cut = last > LONG_TAIL * shown  # a tail so long would make walls of the curves
+    x = axis(name.upper(), [*(float(s.values[0]) for s in samples), shown if cut else last], "ms")
+    notes = [
+        f"Cut behind p99; the slowest took {duration(last)} (see the percentiles)." if cut else "",
+        DOUBT.replace("*", "* in the table:") * _is_doubted(told[1]),
+        caution(runs),
+    ]
     return Chart(
         f"cdf-{name}",
         TITLES[name],
-        axis(name.upper(), [v for _, _, found in values for v in (found[0], found[-1])], "ms"),
-        Axis("finished sequences", unit="%", low=0, high=100),
-        tuple(Series(run.label, np.quantile(v, _SHARES), 100 * _SHARES, colour) for run, colour, v in values),
+        x,
+        Axis("gaps between tokens" if name == "itl" else "finished sequences", unit="%", low=0, high=100),
+        tuple(_rising(s, x.high) for s in samples),
         *told,
-        note=" ".join(filter(None, (DOUBT.replace("*", "* in the table:") * _is_doubted(told[1]), caution(runs)))),
-        rules=tuple(_promises(runs, name, "x")),
+        note=" ".join(filter(None, notes)),
+        rules=tuple(promises(runs, name, "x")),
+        legend=tuple((s.run.label, s.colour) for s in samples),
     )
+
+
+def _rising(sample: Sample, until: float) -> Series:
+    values = sample.at(_SHARES)
+    inside = values <= until
+    return Series(sample.run.label, values[inside], 100 * _SHARES[inside], sample.colour)
 
 
 def spectra(runs: Sequence[RunFolder]) -> list[Chart]:
@@ -65,57 +110,47 @@ def spectra(runs: Sequence[RunFolder]) -> list[Chart]:
 
 
 def _spectrum(runs: Sequence[RunFolder], name: str) -> Chart | None:
-    lines, table = [], []
-    for run, colour in drawn(runs):
-        if name in OF_REQUESTS:
-            values = run.finished(f"{name}_ms")
-            lines += _spectrum_lines(run.label, values, colour) if values.size else []
-            table.append((run.label, values))
-        elif math.isfinite(run.figure(name, "p50")):
-            shares = np.array([0.5, 0.9, 0.99])
-            told = np.array([run.figure(name, p) for p in ("p50", "p90", "p99")])
-            lines.append(Series(run.label, shares, told, colour, "joined"))
-    if not lines:
+    samples = _samples(runs, name)
+    if not samples:
         return None
-    header, rows = _percentiles(table) if table else _three(lines)
+    lines = [line for sample in samples for line in _spectrum_lines(sample)]
+    header, rows = _percentiles(samples)
     thin = any(line.style == "thin" for line in lines)
-    said = "Thin, and * in the table: too few sequences for a 95 % interval of that percentile. " if thin else ""
-    known = "" if name in OF_REQUESTS else "Of ITL a run keeps p50, p90 and p99. "
+    said = "Thin, and * in the table: too few samples for a 95 % interval of that percentile. " if thin else ""
+    reached = max(float(line.x[-1]) for line in lines)
     return Chart(
         f"spectrum-{name}",
         TITLES[name],
-        Axis("percentile", "tail", low=0, high=max(float(line.x[-1]) for line in lines)),
-        axis(name.upper(), [v for line in lines for v in line.y], "ms"),
+        Axis("percentile", "tail", low=0, high=next((p for p in TAIL if p >= reached), TAIL[-1])),
+        axis(name.upper(), [float(v) for line in lines for v in line.y], "ms"),
         tuple(lines),
         header,
         rows,
-        note=f"{said}{known}{caution(runs)}".strip(),
-        rules=tuple(_promises(runs, name, "y")),
+        note=f"{said}{caution(runs)}".strip(),
+        rules=tuple(promises(runs, name, "y")),
     )
 
 
-def _spectrum_lines(label: str, values: np.ndarray[Any, Any], colour: int) -> list[Series]:
+def _spectrum_lines(sample: Sample) -> list[Series]:
     """Solid as far as percentiles have an interval, thin from there."""
-    last = 1 - 1 / max(values.size, 2)
-    sure = min(_surest(values.size), last)
+    last = min(1 - 1 / max(sample.n, 2), TAIL[-1])
+    sure = min(_surest(sample.n), last)
     shares = np.unique(np.concatenate((_SHARES[: np.searchsorted(_SHARES, last)], [sure, last])))
-    found = np.quantile(values, shares)
+    found = sample.at(shares)
     solid, rest = shares <= sure, shares >= sure
-    line = Series(label, shares[solid], found[solid], colour)
+    line = Series(sample.run.label, shares[solid], found[solid], sample.colour)
     if rest.sum() < 2:
         return [line]
-    return [replace(line, name=""), Series(label, shares[rest], found[rest], colour, "thin")]
+    return [replace(line, name=""), Series(sample.run.label, shares[rest], found[rest], sample.colour, "thin")]
 
 
-def _percentiles(values: Sequence[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    rows = [(label, f"{found.size:,}", *(_quantile(found, p) for p in _TOLD)) for label, found in values]
+def _percentiles(samples: Sequence[Sample]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    rows = [(s.run.label, f"{s.n:,}", *(_quantile(s, p) for p in _TOLD)) for s in samples]
     return ("run", "n", *(f"p{100 * p:g}" for p in _TOLD)), tuple(rows)
 
 
-def _quantile(values: np.ndarray[Any, Any], p: float) -> str:
-    if values.size == 0:
-        return "-"
-    return duration(float(np.quantile(values, p))) + "*" * (p > _surest(values.size))
+def _quantile(sample: Sample, p: float) -> str:
+    return duration(float(np.interp(p, sample.shares, sample.values))) + "*" * (p > _surest(sample.n))
 
 
 def _is_doubted(rows: Sequence[Sequence[str]]) -> bool:
@@ -127,121 +162,9 @@ def _surest(n: int) -> float:
     return float((ALPHA / 2) ** (1 / n))
 
 
-def _three(lines: Sequence[Series]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    return ("run", "p50", "p90", "p99"), tuple((line.name, *(duration(float(v)) for v in line.y)) for line in lines)
-
-
-def _promises(runs: Sequence[RunFolder], name: str, across: str) -> list[Rule]:
+def promises(runs: Sequence[RunFolder], name: str, across: str) -> list[Rule]:
     bounds = {float(run.setting(f"slo.{name}") or 0) for run in runs} - {0.0}
     return [Rule(bound, f"SLO {duration(bound)}", across) for bound in sorted(bounds)]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One load of a curve. line: what it belongs to. times: latency -> p99 in ms."""
-
-    line: str
-    clock: str
-    load: float
-    throughput: float
-    times: Mapping[str, float]
-
-
-def curve_charts(sources: Sources) -> list[Chart]:
-    """p99 of TTFT and TPOT over throughput: a line for each system, its points the loads that it was given."""
-    points = [*_points_of_runs(sources.runs)]
-    if not sources.runs:
-        points += [point for table in sources.tables if not table.cache_only for point in _points_of_table(table)]
-    points += [point for document in sources.capacities for point in _points_of_search(document)]
-    lines: dict[str, list[Point]] = {}
-    for point in points:
-        lines.setdefault(point.line, []).append(point)
-    lines = {name: _meaned(found) for name, found in lines.items()}
-    if sum(map(len, lines.values())) < 2:
-        return []
-    return [chart for name in ("ttft", "tpot") if (chart := _curve(sources, lines, name))]
-
-
-def _curve(sources: Sources, lines: Mapping[str, list[Point]], name: str) -> Chart | None:
-    series = []
-    for i, (line, points) in enumerate(lines.items()):
-        x, y = np.array([p.throughput for p in points]), np.array([p.times.get(name, math.nan) for p in points])
-        named = i < MOST_LINES
-        series.append(Series(line if named else "", x, y, i if named else GREY, "joined"))
-    if not any(np.isfinite(line.y).any() for line in series):
-        return None
-    rows = tuple(
-        (line, f"{p.load:,g}", f"{p.throughput:,.1f}", duration(p.times[name]) if name in p.times else "-")
-        for line, points in lines.items()
-        for p in points
-    )
-    promised = sorted({r for run in sources.runs for r in _promises([run], name, "y")}, key=lambda rule: rule.at)
-    promised += [rule for d in sources.capacities for rule in _promises_of(str(d.get("slo", "")), name)]
-    left_out = (
-        f"{MOST_LINES} of {len(lines)} systems have a colour; the table names all. " if len(lines) > MOST_LINES else ""
-    )
-    return Chart(
-        f"curve-{name}",
-        f"{name.upper()} p99 against throughput",
-        axis("output tokens/s", [x for line in series for x in line.x], log=False),
-        axis(f"{name.upper()} p99", [v for line in series for v in line.y] + [r.at for r in promised], "ms"),
-        tuple(series),
-        ("system", "load", "output tokens/s", f"{name.upper()} p99"),
-        rows,
-        note=left_out + " ".join(clocks([p.clock for points in lines.values() for p in points])),
-        rules=tuple(dict.fromkeys(promised)),
-    )
-
-
-def _promises_of(slo: str, name: str) -> list[Rule]:
-    bounds = dict(part.split(":") for part in slo.split() if ":" in part)
-    return [Rule(float(bounds[name]), f"SLO {duration(float(bounds[name]))}")] if name in bounds else []
-
-
-def _points_of_runs(runs: Sequence[RunFolder]) -> list[Point]:
-    found = []
-    for run, system in zip(runs, systems(runs), strict=True):
-        load = next((float(run.setting(key)) for key in LOADS if run.setting(key)), math.nan)
-        times = {name: run.figure(name, "p99") for name in ("ttft", "tpot") if run.summary[name]["p99"]}
-        found.append(Point(system, run.head["clock"], load, run.figure("output_throughput"), times))
-    return found
-
-
-def _points_of_table(table: Grid) -> list[Point]:
-    at = next((table.keys.index(key) for key in LOADS if key in table.keys), None)
-    if at is None:
-        return []
-    found = []
-    for row in table.rows:
-        if row.figures.get("output_throughput") is None:
-            continue
-        name = ", ".join(value for i, value in enumerate(row.values) if i != at) or table.run
-        found.append(_point(name, row.figures.get("clock") or "", float(row.values[at]), row.figures))
-    return found
-
-
-def _points_of_search(document: Mapping[str, Any]) -> list[Point]:
-    clock = str(document.get("clock", ""))
-    return [_point(str(document["run"]), clock, float(p["load"]), p) for p in document["points"]]
-
-
-def _point(line: str, clock: str, load: float, figures: Mapping[str, Any]) -> Point:
-    times = {n: float(figures[f"p99_{n}_ms"]) for n in ("ttft", "tpot") if figures.get(f"p99_{n}_ms") is not None}
-    return Point(line, clock, load, float(figures.get("output_throughput") or math.nan), times)
-
-
-def _meaned(points: Sequence[Point]) -> list[Point]:
-    """Seeds of one load are one point: their means. In order of load."""
-    by_load: dict[float, list[Point]] = {}
-    for point in points:
-        by_load.setdefault(point.load, []).append(point)
-    found = []
-    for load, same in sorted(by_load.items()):
-        names = set.intersection(*(set(p.times) for p in same))
-        times = {name: float(np.mean([p.times[name] for p in same])) for name in sorted(names)}
-        throughput = float(np.mean([p.throughput for p in same]))
-        found.append(Point(same[0].line, same[0].clock, load, throughput, times))
-    return found
 
 
 def ratios(runs: Sequence[RunFolder]) -> Chart | None:
@@ -260,7 +183,7 @@ def ratios(runs: Sequence[RunFolder]) -> Chart | None:
     at = np.arange(len(kept), dtype=np.float64) + 0.5
     values = [np.array([run.figure(*e[1:]) / base.figure(*e[1:]) for e in kept], np.float64) for run, _ in others]
     series = [Series(run.label, v, at, colour, "dots") for (run, colour), v in zip(others, values, strict=True)]
-    span = 1.1 * max(1.25, *(max(v, 1 / v) for found in values for v in found if v > 0 and math.isfinite(v)))
+    found = [float(v) for line in values for v in line if v > 0 and math.isfinite(v)]
     table = tuple(
         (name, f"{base.figure(metric, p):,.4g}", *(f"{v[i]:.4f}" for v in values))
         for i, (name, metric, p) in enumerate(kept)
@@ -268,7 +191,7 @@ def ratios(runs: Sequence[RunFolder]) -> Chart | None:
     return Chart(
         "ratios",
         f"Divided by the baseline, {base.label}",
-        Axis("ratio", "log", "", 1 / span, span),
+        axis("ratio", [0.95, 1.05, *found], log=max(found) > WIDE_RATIO * min(found)),
         Axis("", low=0, high=len(kept)),
         tuple(series),
         ("metric", base.label, *(f"{run.label} / baseline" for run, _ in others)),

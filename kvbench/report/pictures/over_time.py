@@ -1,88 +1,21 @@
-"""Charts over the time of a run: requests by phase, blocks, hits, and what the batch was made of."""
+"""Charts over the time of a run: blocks, hits, and what the batch was made of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from .chart import F64, INK, Axis, Bar, Chart, Rule, Series, axis, duration, short
+from .chart import F64, INK, Axis, Chart, Rule, Series, axis, short
 from .folders import RunFolder
 from .labels import caution, drawn
+from .phases import COLOUR
 
 BINS = 200
 """Stretches of time that a chart of steps averages over."""
 
-MOST_ROWS = 40
-"""Requests of a timeline."""
-
-MOST_RUNS = {"timeline": 2, "occupancy": 3, "batch": 3}
-"""Runs beside the baseline that have a chart of their own."""
-
 LEAST_IN_BIN = 10
 """Requests in one stretch of the hit rate."""
-
-PHASES = (("tokenise", 8), ("queue", 4), ("prefill", 0), ("decode", 2), ("stall", 1), ("preempted", 3), ("transfer", 6))
-"""Name and colour of each part of a request's life, as it is drawn."""
-_COLOUR = dict(PHASES)
-
-
-def timeline(run: RunFolder) -> Chart | None:
-    """Consecutive requests by phase, around the one whose first token took longest."""
-    r = run.requests
-    ended = np.flatnonzero(np.isfinite(r["e2el_ms"]) & np.isfinite(r["time_queue_ms"]))
-    if ended.size == 0:
-        return None
-    order = ended[np.argsort(r["arrival_ms"][ended], kind="stable")]
-    middle = int(np.argmax(np.nan_to_num(r["ttft_ms"][order], nan=-1.0)))
-    first = min(max(middle - MOST_ROWS // 2, 0), max(order.size - MOST_ROWS, 0))
-    rows = order[first : first + MOST_ROWS]
-    start = float(r["arrival_ms"][rows].min())
-    bars = [bar for at, i in enumerate(rows) for bar in _life(run, int(i), at, start)]
-    names = tuple(_name(run, int(i)) for i in rows)
-    some = (
-        f"{rows.size} of {run.status.size:,} sequences: those around the slowest first token. "
-        if rows.size < run.status.size
-        else ""
-    )
-    return Chart(
-        "timeline",
-        f"Where requests spent their time: {run.label}",
-        Axis(f"time from {start / 1000:,.3f} s on", unit="ms", high=max(bar.end for bar in bars)),
-        Axis("", low=0, high=rows.size),
-        (),
-        ("request", "arrival", *(name for name, _ in PHASES)),
-        tuple(_told(run, int(i), name) for i, name in zip(rows, names, strict=True)),
-        note=f"{some}Stalls and preemptions lie between tokens; each row draws them together, after its decode.",
-        rows=names,
-        bars=tuple(bars),
-        legend=PHASES,
-        wide=True,
-    )
-
-
-def _life(run: RunFolder, i: int, row: int, start: float) -> list[Bar]:
-    """The parts of a sequence, in the order in which they begin, ms from `start`."""
-    r = run.requests
-    spent = {name: float(r[f"time_{name.replace('tokenise', 'tokenize')}_ms"][i]) for name, _ in PHASES}
-    at, bars = float(r["arrival_ms"][i]) - start, []
-    for name, _ in PHASES:
-        if spent[name] > 0:
-            bars.append(Bar(row, at, at + spent[name], _COLOUR[name]))
-            at += spent[name]
-    return bars
-
-
-def _name(run: RunFolder, i: int) -> str:
-    sample = int(run.requests["sample"][i])
-    return f"{int(run.requests['request_id'][i])}" + (f".{sample}" if sample else "")
-
-
-def _told(run: RunFolder, i: int, name: str) -> tuple[str, ...]:
-    r = run.requests
-    parts = (duration(float(r[f"time_{p.replace('tokenise', 'tokenize')}_ms"][i])) for p, _ in PHASES)
-    return (name, duration(float(r["arrival_ms"][i])), *parts)
 
 
 def hit_rates(runs: Sequence[RunFolder]) -> Chart | None:
@@ -105,7 +38,7 @@ def hit_rates(runs: Sequence[RunFolder]) -> Chart | None:
     return Chart(
         "hits",
         "Hit rate over time",
-        axis("time (s)", [x for line in lines for x in (0.0, *line.x)], log=False),
+        axis("time (s)", [x for line in lines for x in (0.0, *line.x)], zero=True, steps=10),
         Axis("prompt tokens from cache", unit="%", high=100),
         tuple(lines),
         ("run", "whole run", "lowest stretch", "highest stretch"),
@@ -123,7 +56,7 @@ def _admissions(run: RunFolder) -> tuple[F64, F64, F64]:
     return at[order], r["cached_tokens"][order], r["prompt_tokens"][order]
 
 
-def occupancy(run: RunFolder) -> Chart | None:
+def occupancy(run: RunFolder, colour: int) -> Chart | None:
     """Blocks that running sequences refer to, and blocks that only the prefix cache holds."""
     if run.steps is None or run.steps["start_ms"].size == 0:
         return None
@@ -132,20 +65,21 @@ def occupancy(run: RunFolder) -> Chart | None:
     blocks = int(run.setting("cache.blocks") or 0)
     time = (edges[1:] + edges[:-1]) / 2000
     series = (
-        Series("in use", time, used, 0, "solid", np.zeros_like(used)),
-        Series("cached only", time, used + cached, 5, "solid", used),
+        Series("in use", time, used, colour, "solid", np.zeros_like(used)),
+        Series("cached only", time, used + cached, colour, "faint", used),
     )
     near = blocks and (used + cached).max() > 0.4 * blocks
     return Chart(
         "occupancy",
-        f"KV blocks over time: {run.label}",
-        axis("time (s)", [0, *time], log=False),
-        axis("blocks", [*(used + cached), *([blocks] if near else [])], log=False),
+        "KV blocks over time",
+        axis("time (s)", [0, *time], zero=True, steps=10),
+        axis("blocks", [*(used + cached), *([blocks] if near else [])], zero=True),
         series,
         ("blocks", "mean", "highest mean of a stretch", "share of all"),
         tuple(_row(name, values, blocks) for name, values in (("in use", used), ("cached only", cached))),
         note=_averaged(run) + ("" if near or not blocks else f" The cache has {blocks:,} blocks."),
         rules=(Rule(blocks, f"{short(blocks)} blocks"),) if near else (),
+        run=(run.label, colour),
     )
 
 
@@ -154,7 +88,7 @@ def _row(name: str, values: F64, blocks: int) -> tuple[str, ...]:
     return name, f"{values.mean():,.1f}", f"{values.max():,.1f}", share
 
 
-def batches(run: RunFolder) -> Chart | None:
+def batches(run: RunFolder, colour: int) -> Chart | None:
     """Sequences that a step computes, by what it does for them, and those that wait."""
     if run.steps is None or run.steps["start_ms"].size == 0:
         return None
@@ -162,20 +96,21 @@ def batches(run: RunFolder) -> Chart | None:
     decode, prefill, waiting = (_means(run, name, edges) for name in ("decode_seqs", "prefill_seqs", "waiting"))
     time = (edges[1:] + edges[:-1]) / 2000
     lines = [
-        Series("decode", time, decode, 2, "solid", np.zeros_like(decode)),
-        Series("prefill", time, decode + prefill, 0, "solid", decode),
+        Series("decode", time, decode, COLOUR["decode"], "solid", np.zeros_like(decode)),
+        Series("prefill", time, decode + prefill, COLOUR["prefill"], "solid", decode),
     ]
     if waiting.max() > 0:
         lines.append(Series("waiting", time, waiting, INK, "dash"))
     return Chart(
         "batch",
-        f"Batch over time: {run.label}",
-        axis("time (s)", [0, *time], log=False),
-        axis("sequences", [*(decode + prefill), *waiting], log=False),
+        "Batch over time",
+        axis("time (s)", [0, *time], zero=True, steps=10),
+        axis("sequences", [*(decode + prefill), *waiting], zero=True),
         tuple(lines),
         ("sequences", "mean", "highest mean of a stretch"),
         tuple(_row(n, v, 0)[:3] for n, v in (("decode", decode), ("prefill", prefill), ("waiting", waiting))),
         note=_averaged(run),
+        run=(run.label, colour),
     )
 
 
@@ -201,13 +136,3 @@ def _averaged(run: RunFolder) -> str:
     assert run.steps is not None
     count = run.steps["start_ms"].size
     return f"{count:,} steps as time-weighted means of {min(BINS, count)} equal stretches; nothing runs between steps."
-
-
-def of_each(runs: Sequence[RunFolder], kind: str) -> list[Chart]:
-    """A chart for each run that has what it takes, of which a page holds so many."""
-    make = {"timeline": timeline, "occupancy": occupancy, "batch": batches}[kind]
-    chosen = [run for run, _ in drawn(runs, MOST_RUNS[kind])]
-    charts = [chart for run in chosen if (chart := make(run)) is not None]
-    if len(chosen) == len(runs):
-        return charts
-    return [replace(chart, note=f"{chart.note} One of {len(chosen)} runs drawn of {len(runs)}.") for chart in charts]

@@ -1,40 +1,40 @@
-"""Azure LLM inference traces (2023 and 2024 CSV) -> Requests.
+"""Azure LLM inference traces (CSV of 2023, 2024 and 2025) -> Requests.
 
-TIMESTAMP, ContextTokens, GeneratedTokens; other columns are ignored. A stamp has up to nine fractional
+TIMESTAMP, ContextTokens, GeneratedTokens; NumImages (2025) is noted: what
+images take of a context is not told. A stamp has up to nine fractional
 digits (2023 has seven) and may end in a UTC offset (2024 has +00:00). Rows say nothing of shared prefixes:
 each prompt is a stream of its own.
 """
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.requests import Requests
+from ..clock import stamps
+from ..csv_table import csv_table
+from ..format import Format
 from ..options import TraceOptions
 from ..prompts import apart
-from ..rows import Faults, mark_lengths, mark_time_order, shown
+from ..rows import in_time, mark_lengths
 from ..source import Trace
 from ..table import request_table
-from .lines import csv_table
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
-_STAMP = re.compile(r"(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII)
-_NO_TIME = np.datetime64("NaT", "ns")
+IMAGES = "NumImages"
 
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
     """Requests of a file. UsageError on wrong rows, unless they are skipped."""
-    table = csv_table(trace.single(), COLUMNS, options.num_prompts)
+    table = csv_table(trace.single(), COLUMNS, options.rows_read)
     faults = table.faults
     time = stamps(table.column(COLUMNS[0]), faults, COLUMNS[0])
     prompt, output = table.whole(COLUMNS[1]), table.whole(COLUMNS[2])
     mark_lengths(faults, prompt, output)
-    mark_time_order(faults, time.astype(np.int64), np.ones(time.size, np.bool_))
-    kept = faults.kept(options.skip_bad_rows)
+    images = table.whole(IMAGES) if table.has(IMAGES) else np.zeros(time.size)
+    kept, sorted_note = in_time(faults, time.astype(np.int64), options)
     time, prompt_tokens = time[kept], prompt[kept].astype(np.int64)
     return request_table(
         prompt_tokens.size,
@@ -42,36 +42,23 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         prompt_tokens=prompt_tokens,
         output_tokens=output[kept].astype(np.int64),
         **apart(prompt_tokens),
-        notes=(*faults.note(), *table.notes),
+        notes=(
+            *faults.note(),
+            *table.notes,
+            *sorted_note,
+            *_image_note(images[kept]),
+            *table.unread((*COLUMNS, IMAGES)),
+        ),
     )
 
 
-def stamps(texts: list[str], faults: Faults, name: str) -> NDArray[np.datetime64]:
-    """(n,) datetime64[ns] in UTC; a stamp that is none is marked and NaT."""
-    matches = [_STAMP.fullmatch(stamp.strip()) for stamp in texts]
-    try:
-        times = np.array([m[1] if m else "NaT" for m in matches], "datetime64[ns]")
-    except ValueError:  # looks like a stamp, but is no date (month 13): find out which
-        times = np.array([_date(m[1]) if m else _NO_TIME for m in matches], "datetime64[ns]")
-    if any(m and m[2] for m in matches):
-        times = times - np.array([_offset(m) for m in matches], "timedelta64[m]")
-    faults.mark(
-        np.isnat(times),
-        lambda i: f"{name} is {shown(texts[i])}; wanted is a stamp like 2023-11-16 18:17:03.9799600",
+def _image_note(images: NDArray[np.float64]) -> tuple[str, ...]:
+    with_some = int(np.count_nonzero(images))
+    if with_some == 0:
+        return ()
+    return (
+        f"{with_some:,} of {images.size:,} requests have images, {images.sum():,.0f} in all: encoding takes no time",
     )
-    return times
 
 
-def _date(text: str) -> np.datetime64:
-    try:
-        return np.datetime64(text, "ns")
-    except ValueError:
-        return _NO_TIME
-
-
-def _offset(match: re.Match[str] | None) -> int:
-    """Minutes that a stamp is ahead of UTC."""
-    if match is None or match[2] is None:
-        return 0
-    minutes = int(match[3]) * 60 + int(match[4])
-    return minutes if match[2] == "+" else -minutes
+FORMAT = Format(read, header=(frozenset(COLUMNS),))

@@ -2,9 +2,10 @@
 
     timestamp                     SECONDS from the start
     input_length, output_length   tokens
-    hash_ids                      one id for each 16 tokens of the prompt, the last one for what is left
+    hash_ids                      one id for each 16 tokens of the prompt, the last one for what is left; a file without
+                                  them is one of lengths
     chat_id, parent_chat_id       a turn and the one before it; -1 opens a chat
-    turn                          from 1
+    turn                          from 1; not read, rows are in order of time
 
 Every row has a time of its own and is replayed at it. A child need not extend the ids of its parent: thinking is
 stripped between turns, and the last block of a prompt changes its id when the answer fills it.
@@ -15,48 +16,57 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.requests import NONE, Requests
-from ...core.units import NS_PER_S
+from ..clock import LARGEST_TIME, from_first_ns, unit_of
+from ..format import Format, names
+from ..json_columns import number_column, numbered, turns
 from ..options import TraceOptions
-from ..prompts import of_ids
-from ..rows import I64, Faults, mark_lengths, mark_time_order
+from ..outputs import filled
+from ..rows import I64, in_time, mark_lengths, unread_note
+from ..sessions import DELTA, WHOLE, accumulated, turns_taken
 from ..source import Trace
 from ..table import request_table
-from .columns import number_column, numbered, turns
-from .lines import first_lines
-from .mooncake import id_columns, kept_ids, mark_coverage, with_ids_apart
+from .mooncake import NO_IDS, ids_of, mark_coverage, prompt_columns, rows_and_ids
 
+READ = ("timestamp", "input_length", "output_length", "hash_ids", "chat_id", "parent_chat_id")
 BLOCK_TOKENS = 16
 
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
     """Requests of a file. UsageError on wrong rows, unless they are skipped."""
-    source = trace.single()
-    lines, numbers, notes = first_lines(source, options.num_prompts)
-    faults = Faults.of_lines(source.name, numbers)
-    rows, texts = with_ids_apart(lines, faults)
+    rows, texts, faults, notes = rows_and_ids(trace, options)
     block = options.block_tokens or BLOCK_TOKENS
     prompt = number_column(rows, ("input_length",), faults)
-    output = number_column(rows, ("output_length",), faults)
-    time_s = number_column(rows, ("timestamp",), faults, whole=False)
+    output = number_column(rows, ("output_length",), faults, required=False)
+    time = number_column(rows, ("timestamp",), faults, whole=False, most=LARGEST_TIME)
     chat = number_column(rows, ("chat_id",), faults)
-    parent = number_column(rows, ("parent_chat_id",), faults, signed=True)
+    parent = number_column(rows, ("parent_chat_id",), faults, required=False, signed=True)
+    output, defaults = filled(output, faults, options, "output_length")
     mark_lengths(faults, prompt, output)
-    ids, counts = id_columns(rows, texts, faults)
-    mark_coverage(faults, prompt, counts, block)
-    mark_time_order(faults, time_s, np.ones(time_s.size, np.bool_))
-    kept = np.flatnonzero(faults.kept(options.skip_bad_rows))
+    ids = ids_of(rows, texts, faults)
+    if ids:
+        mark_coverage(faults, prompt, ids[1], block)
+    kept, sorted_note = in_time(faults, time, options)
+    unit, unit_note = unit_of(time[kept], "s", options, trace)
+    parent = np.where(np.isnan(parent), NONE, parent)
     session = numbered(_roots(chat[kept].astype(np.int64), parent[kept].astype(np.int64)))
-    prompt_tokens, times = prompt[kept].astype(np.int64), time_s[kept]
+    turn, before = turns(session)
+    output_tokens = output[kept].astype(np.int64)
+    prompts = prompt_columns(prompt[kept].astype(np.int64), ids, kept, block)
+    if turns_taken(before, WHOLE, "of the format", options, trace) == DELTA:
+        prompts = accumulated(prompts, before, output_tokens)
     return request_table(
         kept.size,
-        arrival_ns=np.rint((times - times[0]) * NS_PER_S).astype(np.int64),
-        prompt_tokens=prompt_tokens,
-        output_tokens=output[kept].astype(np.int64),
+        arrival_ns=from_first_ns(time[kept], unit),
+        output_tokens=output_tokens,
         session_id=session,
-        turn=turns(session)[0],
-        **of_ids(kept_ids(ids, counts, kept), counts[kept], prompt_tokens, block),
-        notes=(*faults.note(), *notes),
-    )
+        turn=turn,
+        **prompts,
+        notes=(*faults.note(), *notes, *sorted_note, *unit_note, *defaults, *(() if ids else (NO_IDS,)),
+               *unread_note((name for row in rows for name in row), READ)),
+    )  # fmt: skip
+
+
+FORMAT = Format(read, keys=names("chat_id hash_ids input_length", "chat_id input_length output_length timestamp"))
 
 
 def _roots(chat: I64, parent: I64) -> list[int]:

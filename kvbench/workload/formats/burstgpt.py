@@ -13,13 +13,14 @@ import numpy as np
 from ...core.errors import UsageError
 from ...core.requests import NONE, Requests
 from ...core.units import NS_PER_S
+from ..csv_table import csv_table
+from ..format import Format
+from ..json_columns import numbered, turns
 from ..options import TraceOptions
 from ..prompts import apart
-from ..rows import mark_lengths, mark_time_order
+from ..rows import in_time, mark_lengths
 from ..source import Trace
 from ..table import request_table
-from .columns import numbered, turns
-from .lines import csv_table
 
 TIME, PROMPT, OUTPUT, SESSION = COLUMNS = ("Timestamp", "Request tokens", "Response tokens", "Session ID")
 
@@ -30,14 +31,14 @@ RAMP_UP_S = 86_400.0
 def read(trace: Trace, options: TraceOptions) -> Requests:
     """Requests of a file. UsageError on wrong rows (unless they are skipped), or when all requests failed."""
     source = trace.single()
-    table = csv_table(source, COLUMNS[:3], options.num_prompts)
+    table = csv_table(source, COLUMNS[:3], options.rows_read)
     faults = table.faults
     time_s, prompt, output = table.numbers(TIME), table.whole(PROMPT), table.whole(OUTPUT)
     failed = ~faults.bad & ((prompt == 0) | (output == 0))
     mark_lengths(faults, np.where(failed, 1, prompt), output)
     faults.mark(time_s < 0, lambda i: f"{TIME} is {time_s[i]:g}, which is negative")
-    mark_time_order(faults, time_s, np.ones(time_s.size, np.bool_))
-    kept = np.flatnonzero(faults.kept(options.skip_bad_rows) & ~failed)
+    kept, sorted_note = in_time(faults, time_s, options)
+    kept = kept[~failed[kept]]
     if kept.size == 0:
         raise UsageError(f"{source.name}: all {failed.size} rows are failed requests (0 tokens); name another file")
     times, prompt_tokens = time_s[kept], prompt[kept].astype(np.int64)
@@ -51,8 +52,17 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         session_id=session,
         turn=np.where(session == NONE, 0, turns(session)[0]),
         **apart(prompt_tokens),
-        notes=(*faults.note(), *table.notes, *_notes(int(failed.sum()), failed.size, float(times[0]))),
+        notes=(
+            *faults.note(),
+            *table.notes,
+            *sorted_note,
+            *_notes(int(failed.sum()), failed.size, float(times[0])),
+            *table.unread(COLUMNS),
+        ),
     )
+
+
+FORMAT = Format(read, header=(frozenset(COLUMNS[:3]),))
 
 
 def _notes(failed: int, rows: int, first_s: float) -> tuple[str, ...]:

@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 
 from ...core.requests import EXPLICIT, MAX_STREAM_TOKENS, NONE, Requests
+from ..format import Format, names
+from ..json_columns import Row, each, whole_value
 from ..options import TraceOptions
 from ..prompts import Growing, Piece
+from ..records import records
 from ..retime import from_zero, in_order
-from ..rows import Faults, shown
+from ..rows import shown, unread_note
 from ..source import Trace
 from ..table import request_table
-from .columns import Row, each, json_rows, whole_value
-from .lines import first_lines
+
+READ = ("input_toks", "output_toks", "arrival_time_ns", "input_tok_ids", "output_tok_ids", "session_id", "sub_requests",
+        "tool_duration_ns")  # fmt: skip
 
 _LIMIT = MAX_STREAM_TOKENS - 1
 _MAX_NS = 2.2e18
@@ -41,13 +45,19 @@ class Call:
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
     """Requests of a file in order of arrival. UsageError on wrong rows, unless they are skipped."""
-    source = trace.single()
-    lines, numbers, notes = first_lines(source, options.num_prompts)
-    faults = Faults.of_lines(source.name, numbers)
-    rows = json_rows(lines, faults)
+    found = records(trace, options.num_prompts)
+    rows, faults = found.rows, found.faults
     chains = each(rows, faults, _chain)
     kept = np.flatnonzero(faults.kept(options.skip_bad_rows)).tolist()
-    return _requests([rows[i] for i in kept], [chains[i] or [] for i in kept], (*faults.note(), *notes))
+    names_of = (name for row in rows for name in row)
+    return _requests(
+        [rows[i] for i in kept],
+        [chains[i] or [] for i in kept],
+        (*faults.note(), *found.notes, *unread_note(names_of, READ)),
+    )
+
+
+FORMAT = Format(read, keys=names("input_toks", "sub_requests"))
 
 
 def _chain(row: Row) -> list[Call]:

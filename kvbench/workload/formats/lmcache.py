@@ -12,28 +12,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.errors import UsageError
 from ...core.requests import Requests
 from ...core.units import NS_PER_US
+from ..format import Format, names
+from ..json_columns import each, number_column, session_column, text_value, turns
 from ..options import TraceOptions
-from ..rows import Faults
-from ..source import Source, Trace
+from ..records import records
+from ..rows import Faults, unread_note
+from ..source import Trace
 from ..table import request_table
-from .columns import each, json_rows, number_column, session_column, text_value, turns
-from .lines import first_lines
-from .text import Ask, tokens_of
+from ..text import Ask, tokens_of
 
+READ = ("timestamp", "input", "output", "session_id")
 MAX_US = 2.2e15
 
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
     """Requests of all files in order of time. UsageError on wrong rows, unless they are skipped."""
-    files = [source for source in trace.files if source.data.strip()]
-    if not files:
-        raise UsageError(f"{trace.name}: the trace is empty")
-    lines, places = _all_lines(files)
-    faults = Faults(len(lines), lambda i: places[i])
-    rows = json_rows(lines, faults)
+    found = records(trace)
+    rows, faults = found.rows, found.faults
     time_us = number_column(rows, ("timestamp",), faults, most=MAX_US)
     session = session_column(rows, faults)
     asks = each(rows, faults, lambda row: Ask((text_value(row, "input"),), text_value(row, "output")))
@@ -41,12 +38,11 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     order = kept[np.argsort(time_us[kept], kind="stable")][: options.num_prompts or None]
     backward = int(np.count_nonzero((np.diff(time_us[kept]) < 0) & (np.diff(session[kept]) == 0)))
     chosen = [ask for ask in (asks[i] for i in order) if ask is not None]
-    columns = tokens_of(chosen, Faults(len(chosen), lambda i: places[order[i]]), options)
+    columns = tokens_of(chosen, Faults(len(chosen), lambda i: faults.where(order[i])), options)
     notes = [*faults.note(), *columns.pop("notes")]
     if backward:
         notes.append(f"{backward} rows came before one of their session that is earlier: sorted by time")
-    if len(files) < len(trace.files):
-        notes.append(f"{len(trace.files) - len(files)} of {len(trace.files)} files are empty")
+    notes += [*found.notes, *unread_note((name for row in rows for name in row), READ)]
     return request_table(
         order.size,
         arrival_ns=(time_us[order] - time_us[order[0]]).astype(np.int64) * NS_PER_US,
@@ -57,12 +53,4 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     )
 
 
-def _all_lines(files: list[Source]) -> tuple[list[str], list[str]]:
-    """Lines of all files, and where each stands."""
-    lines: list[str] = []
-    places: list[str] = []
-    for source in files:
-        found, numbers, _ = first_lines(source, 0)
-        lines += found
-        places += [f"{source.name}:{number}" for number in numbers]
-    return lines, places
+FORMAT = Format(read, keys=names("input output"))

@@ -1,33 +1,42 @@
 """Mooncake traces (JSON Lines, with the aliases of NVIDIA Dynamo) -> Requests.
 
-    timestamp | created_time      ms from the start of the trace
+    timestamp | created_time      ms from the start of the trace; where no row has one, arrivals are drawn
     input_length | input_tokens, output_length | output_tokens      tokens
-    hash_ids      one id for each block of the prompt, the last one for what is left: ceil(length / block)
+    hash_ids      one id for each block of the prompt, the last one for what is left: ceil(length / block); where no row
+                  has them, the file is one of lengths, and no prompts are shared
     session_id    with a delay and no timestamp, a row arrives `delay` after its predecessor's end
     delay | delay_ms      ms
     priority      Dynamo's: higher is more urgent; Requests.priority is its negative
 
-Other fields (request_id among them) are ignored. Nearly all of a file is ids: they are cut out of the text
-and parsed as one list of numbers, and the JSON parser sees what is left (twice as fast as JSON alone).
+Rows of a session are what is new (so AIPerf writes them), unless one of them begins with the ids of the one before it,
+which no new text does: then each is all of its prompt.
+
+Nearly all of a file is ids: they are cut out of the text and parsed as one list of numbers, and the JSON parser sees
+what is left (twice as fast as JSON alone).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 
-from ...core.errors import UsageError
 from ...core.requests import NONE, Requests
 from ...core.units import NS_PER_MS
+from ..clock import LARGEST_TIME, NS_OF_UNIT, from_first_ns, unit_of
+from ..csv_table import first_lines
+from ..format import Format, names
+from ..json_columns import F64, Row, number_column, one_object, session_column, turns
 from ..options import TraceOptions
-from ..prompts import of_ids
-from ..rows import I64, Faults, Mask, mark_lengths, mark_time_order, take_ragged
+from ..outputs import filled
+from ..prompts import apart, of_ids
+from ..records import records
+from ..rows import I64, Faults, Mask, in_time, mark_lengths, take_ragged, unread_note
+from ..sessions import DELTA, WHOLE, accumulated, begins_alike, turns_taken
 from ..source import Trace
 from ..table import request_table
-from .columns import F64, Row, number_column, one_object, session_column, turns
-from .lines import first_lines
 
 BLOCK_TOKENS = 512
 
@@ -35,62 +44,90 @@ TIME = ("timestamp", "created_time")
 INPUT = ("input_length", "input_tokens")
 OUTPUT = ("output_length", "output_tokens")
 DELAY = ("delay", "delay_ms")
+READ = (*TIME, *INPUT, *OUTPUT, *DELAY, "hash_ids", "session_id", "priority")
 
-SECONDS_RATE = 1000.0
-SECONDS_ROWS = 10
-"""Fractional timestamps that make over 1,000 requests/s, when read as ms, are taken for seconds."""
+NO_IDS = "no row has hash_ids: lengths alone, so no prompts are shared"
 
 _PLAIN_IDS = re.compile(r'"hash_ids" *: *\[([0-9, ]*)\]')  # in JSON text this can only be a key
 _POWERS_OF_TEN = 10 ** np.arange(1, 19)
 
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
-    """Requests of a file. UsageError on wrong rows (unless they are skipped), and on times that look like seconds."""
-    source = trace.single()
-    lines, numbers, notes = first_lines(source, options.num_prompts)
-    faults = Faults.of_lines(source.name, numbers)
-    rows, texts = with_ids_apart(lines, faults)
+    """Requests of a file. UsageError on wrong rows (unless they are skipped), and on times of a doubtful unit."""
+    rows, texts, faults, notes = rows_and_ids(trace, options)
     block = options.block_tokens or BLOCK_TOKENS
     prompt = number_column(rows, INPUT, faults)
-    output = number_column(rows, OUTPUT, faults)
-    time_ms = number_column(rows, TIME, faults, required=False, whole=False)
-    delay_ms = number_column(rows, DELAY, faults, required=False, whole=False)
+    output = number_column(rows, OUTPUT, faults, required=False)
+    time = number_column(rows, TIME, faults, required=False, whole=False, most=LARGEST_TIME)
+    delay = number_column(rows, DELAY, faults, required=False, whole=False)
     priority = number_column(rows, ("priority",), faults, required=False, signed=True)
     session = session_column(rows, faults)
+    output, defaults = filled(output, faults, options, OUTPUT[0])
     mark_lengths(faults, prompt, output)
-    _mark_times(faults, time_ms, delay_ms, session)
-    ids, counts = id_columns(rows, texts, faults)
-    mark_coverage(faults, prompt, counts, block)
-    timed = ~np.isnan(time_ms)
-    mark_time_order(faults, time_ms, timed)
-    _mark_orphans(faults, timed, session)
-
-    kept = np.flatnonzero(faults.kept(options.skip_bad_rows))
-    time_ms = time_ms[kept]
-    if not options.rate:  # a stated rate makes the unit of the times irrelevant
-        notes += check_unit(source.name, time_ms, options.time_scale)
+    timed = ~np.isnan(time)
+    ids = ids_of(rows, texts, faults)
+    if ids:
+        mark_coverage(faults, prompt, ids[1], block)
+    if any(row.get(name) is not None for row in rows for name in TIME):
+        _mark_times(faults, timed, delay, session)
+    else:
+        trace.found["untimed"] = "no row has a timestamp"
+    kept, sorted_note = in_time(faults, _time_of_openers(time, session), options, timed)
+    unit, unit_note = unit_of(time[kept], "ms", options, trace)
     turn, before = turns(session[kept])
-    after = np.where(np.isnan(time_ms), before, NONE)
+    after = np.where(timed[kept], NONE, before)
     waits = after != NONE
-    prompt_tokens = prompt[kept].astype(np.int64)
+    delay_ns = NS_OF_UNIT[options.time_unit] if options.time_unit != "auto" else NS_PER_MS
+    output_tokens = output[kept].astype(np.int64)
+    prompts = prompt_columns(prompt[kept].astype(np.int64), ids, kept, block)
+    whole = begins_alike(prompts, before)
+    usual, why = (WHOLE, "rows begin as the one before") if whole else (DELTA, "no row begins as the one before")
+    if turns_taken(before, usual, why, options, trace) == DELTA:
+        prompts = accumulated(prompts, before, output_tokens)
     return request_table(
         kept.size,
-        arrival_ns=_ns(np.where(waits, 0.0, time_ms - np.nanmin(time_ms))),
-        prompt_tokens=prompt_tokens,
-        output_tokens=output[kept].astype(np.int64),
+        arrival_ns=np.where(waits, 0, from_first_ns(time[kept], unit)),
+        output_tokens=output_tokens,
         priority=-np.nan_to_num(priority[kept]).astype(np.int64),
         session_id=session[kept],
         turn=turn,
         after=after,
-        think_ns=_ns(np.where(waits, delay_ms[kept], 0.0)),
-        **of_ids(kept_ids(ids, counts, kept), counts[kept], prompt_tokens, block),
-        notes=(*faults.note(), *notes),
-    )
+        think_ns=np.rint(np.nan_to_num(np.where(waits, delay[kept], 0.0)) * delay_ns).astype(np.int64),
+        **prompts,
+        notes=(*faults.note(), *notes, *sorted_note, *unit_note, *defaults, *(() if ids else (NO_IDS,)),
+               *unread_note((name for row in rows for name in row), READ)),
+    )  # fmt: skip
 
 
-def kept_ids(ids: I64, counts: I64, kept: I64) -> I64:
-    """The ids of the rows that are kept."""
-    return ids if kept.size == counts.size else take_ragged(ids, counts, kept)
+FORMAT = Format(read, keys=names("hash_ids", "input_length", "input_length output_length timestamp"))
+
+
+def prompt_columns(prompt_tokens: I64, ids: tuple[I64, I64] | None, kept: I64, block: int) -> dict[str, Any]:
+    """prompt_tokens and segments of the kept rows: by their ids, or apart where the file has none."""
+    if ids is None:
+        return {"prompt_tokens": prompt_tokens, **apart(prompt_tokens)}
+    flat, counts = ids
+    flat = flat if np.array_equal(kept, np.arange(counts.size)) else take_ragged(flat, counts, kept)
+    return {"prompt_tokens": prompt_tokens, **of_ids(flat, counts[kept], prompt_tokens, block)}
+
+
+def rows_and_ids(trace: Trace, options: TraceOptions) -> tuple[list[Row], list[str | None], Faults, tuple[str, ...]]:
+    """The objects of a file, the text of the ids of each where they were cut out, and what there is to say of it."""
+    source = trace.single()
+    first = source.data.lstrip(b"\xef\xbb\xbf \r\n\t")[:1]
+    if first == b"[":
+        found = records(trace, options.rows_read)
+        return found.rows, [None] * len(found.rows), found.faults, found.notes
+    lines, numbers, notes = first_lines(source, options.rows_read)
+    faults = Faults.of_lines(source.name, numbers)
+    return (*with_ids_apart(lines, faults), faults, notes)
+
+
+def ids_of(rows: list[Row], texts: list[str | None], faults: Faults) -> tuple[I64, I64] | None:
+    """All ids in one array and how many each row has; None where no row of the file has any."""
+    if all(row.get("hash_ids") is None for row in rows):
+        return None
+    return id_columns(rows, texts, faults)
 
 
 def with_ids_apart(lines: list[str], faults: Faults) -> tuple[list[Row], list[str | None]]:
@@ -115,9 +152,31 @@ def with_ids_apart(lines: list[str], faults: Faults) -> tuple[list[Row], list[st
     return rows, texts
 
 
-def _mark_times(faults: Faults, time_ms: F64, delay_ms: F64, session: I64) -> None:
-    missing = np.isnan(time_ms) & (np.isnan(delay_ms) | (session == NONE))
+def _mark_times(faults: Faults, timed: Mask, delay: F64, session: I64) -> None:
+    """Rows of a timed file without a time: they need a delay, and an earlier row of their session with a time."""
+    missing = ~timed & (np.isnan(delay) | (session == NONE))
     faults.mark(missing, lambda i: f"has no {' or '.join(TIME)} (nor a session_id with a delay)")
+    waits = ~timed & ~faults.bad
+    if not waits.any():
+        return
+    opening = np.full(int(session.max()) + 1, session.size, np.int64)
+    openers = np.flatnonzero(timed & ~faults.bad & (session != NONE))
+    np.minimum.at(opening, session[openers], openers)
+    late = waits & (opening[session] > np.arange(session.size))
+    faults.mark(late, lambda i: "waits for an earlier row of its session, but there is none with a timestamp")
+
+
+def _time_of_openers(time: F64, session: I64) -> F64:
+    """(n,) a row's own time, or that of the last row of its session before it that has one; 0 without either."""
+    filled_in = np.where(np.isnan(time), 0.0, time)
+    latest: dict[int, float] = {}
+    for i in np.flatnonzero(np.isnan(time) | (session != NONE)).tolist():
+        own = int(session[i])
+        if np.isnan(time[i]):
+            filled_in[i] = latest.get(own, 0.0)
+        else:
+            latest[own] = float(time[i])
+    return filled_in
 
 
 def id_columns(rows: list[Row], texts: list[str | None], faults: Faults) -> tuple[I64, I64]:
@@ -195,34 +254,3 @@ def _fitting_block(prompt: F64, counts: I64) -> str:
     if low > high or low < 1 or high >= 1 << 30:
         return ""
     return f" (trace.block_tokens={power if power <= high else low} fits all rows)"
-
-
-def _mark_orphans(faults: Faults, timed: Mask, session: I64) -> None:
-    """Rows that wait for a predecessor which is not there, or was left out."""
-    waits = ~timed & ~faults.bad
-    if not waits.any():
-        return
-    opening = np.full(int(session.max()) + 1, session.size, np.int64)
-    openers = np.flatnonzero(timed & ~faults.bad & (session != NONE))
-    np.minimum.at(opening, session[openers], openers)
-    late = waits & (opening[session] > np.arange(session.size))
-    faults.mark(late, lambda i: "waits for an earlier row of its session, but there is none with a timestamp")
-
-
-def check_unit(path: str, time_ms: F64, time_scale: float) -> tuple[str, ...]:
-    """A note on times that may be seconds. UsageError when fractional ones can be nothing else."""
-    times = time_ms[~np.isnan(time_ms)]
-    gaps, span_s = times.size - 1, float(times[-1] - times[0]) * time_scale / 1e3
-    if times.size < SECONDS_ROWS or span_s == 0 or gaps <= span_s * SECONDS_RATE:
-        return ()
-    rate = f"{gaps / span_s:,.0f} requests/s"
-    if (times != np.rint(times)).any():
-        raise UsageError(
-            f"{path}: timestamps look like seconds: as ms they make {rate}; "
-            "set trace.time_scale=1000, or trace.rate to the rate you want"
-        )
-    return (f"timestamps make {rate}; if they are seconds, set trace.time_scale=1000",)
-
-
-def _ns(ms: F64) -> I64:
-    return np.rint(ms * NS_PER_MS).astype(np.int64)

@@ -1,14 +1,18 @@
-"""OpenTelemetry traces as inference-perf writes them (one JSON object a file; a file or a folder) -> Requests.
+"""OpenTelemetry traces (one JSON object a file, or one a line; a file or a folder) -> Requests.
 
-    trace_id, spans[]   span_id, start_time, end_time (ISO), attributes:
+    trace_id, spans[]   as inference-perf writes them: span_id, start_time, end_time (ISO), attributes{}
+    resourceSpans[]     OTLP: scopeSpans[].spans[] with startTimeUnixNano, endTimeUnixNano, attributes[{key, value}]
+
+Attributes:
         gen_ai.input.messages       JSON inside a string
         gen_ai.output.text | gen_ai.output.messages
         gen_ai.usage.prompt_tokens | input_tokens, completion_tokens | output_tokens
         exgentic.session.id, gen_ai.request.max_tokens, gen_ai.tool.definitions
 
-A span without messages is no call of a model and is left out. A span follows on the one of its session that had ended
-last when it began; spans that overlap run side by side, and where what follows began after all of them, it waits for
-all. Sessions start at their recorded times.
+A span with neither messages nor both counts of tokens is no call of a model and is left out; so is one without messages
+around other calls (an agent's own span), whose counts are the sum of theirs. A span follows on the one of its session
+that had ended last when it began; spans that overlap run side by side, and where what follows began after all of them,
+it waits for all. Sessions start at their recorded times.
 """
 
 from __future__ import annotations
@@ -21,14 +25,16 @@ import numpy as np
 
 from ...core.errors import UsageError
 from ...core.requests import MAX_STREAM_TOKENS, NONE, Requests
+from ..clock import LARGEST_TIME, stamps
+from ..format import Format, names
+from ..json_columns import Row, each, turns
 from ..options import TraceOptions
+from ..records import documents
 from ..retime import from_zero, in_order
 from ..rows import I64, Faults, shown
 from ..source import Trace
 from ..table import request_table
-from .azure import stamps
-from .columns import Row, each, turns
-from .text import Ask, chat, messages_of, tokens_of
+from ..text import Ask, chat, messages_of, tokens_of
 
 INPUT = "gen_ai.input.messages"
 PROMPT_TOKENS = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.input_tokens")
@@ -38,11 +44,12 @@ SESSION = "exgentic.session.id"
 
 @dataclass(frozen=True)
 class Spans:
-    """Calls of a model: span objects, where each stands, its session's name."""
+    """Calls of a model: span objects, where each stands, its session's name; how many spans are none."""
 
     rows: list[Row]
     places: list[str]
     sessions: list[str]
+    others: int
 
 
 def read(trace: Trace, options: TraceOptions) -> Requests:
@@ -50,10 +57,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     spans = _spans(trace)
     faults = Faults(len(spans.rows), lambda i: spans.places[i])
     asks = each(spans.rows, faults, _ask)
-    start, end = (
-        stamps([str(row.get(name)) for row in spans.rows], faults, name).astype(np.int64)
-        for name in ("start_time", "end_time")
-    )
+    start, end = _times(spans.rows, "start_time", faults), _times(spans.rows, "end_time", faults)
     faults.mark(end < start, lambda i: "ends before it starts")
     kept = np.flatnonzero(faults.kept(options.skip_bad_rows))
     order = kept[np.lexsort((end[kept], start[kept]))][: options.num_prompts or None]
@@ -64,7 +68,8 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     waited = _last_of(after, joins, end)
     chosen = [ask for ask in (asks[i] for i in order) if ask is not None]
     columns = tokens_of(chosen, Faults(len(chosen), lambda i: spans.places[order[i]]), options)
-    notes = (*faults.note(), *columns.pop("notes"))
+    left = (f"{spans.others} spans are no calls of a model: left out",) if spans.others else ()
+    notes = (*faults.note(), *columns.pop("notes"), *left)
     requests = request_table(
         order.size,
         session_id=session,
@@ -79,34 +84,107 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     return from_zero(in_order(replace(requests, arrival_ns=arrival)))
 
 
+FORMAT = Format(read, keys=names("spans", "resourceSpans"))
+
+
 def _spans(trace: Trace) -> Spans:
-    found = Spans([], [], [])
+    found = Spans([], [], [], 0)
+    others = 0
     for source in trace.files:
-        document = source.document()
-        if not isinstance(document, dict) or not isinstance(document.get("spans"), list):
-            raise UsageError(f"{source.name}:1: is no trace: an object with spans is wanted")
-        for k, span in enumerate(document["spans"]):
-            row = span if isinstance(span, dict) else {}
-            attributes: Any = row.get("attributes") if isinstance(row.get("attributes"), dict) else {}
-            if row and INPUT not in attributes:
-                continue
-            found.rows.append(row)
-            found.places.append(f"{source.name}: spans[{k}]")
-            found.sessions.append(f"{document.get('trace_id')}/{attributes.get(SESSION)}")
+        for document, place in documents(source):
+            given = _spans_of(document, place)
+            parents = {span.get("parent_span_id") for _, span in given if _is_call(span)}
+            for where, span in given:
+                around = INPUT not in _attributes(span) and span.get("span_id") in parents
+                if span and (not _is_call(span) or around):
+                    others += 1
+                    continue
+                name = document.get("trace_id") or span.get("trace_id")
+                found.rows.append(span)
+                found.places.append(where)
+                found.sessions.append(f"{name}/{_attributes(span).get(SESSION)}")
     if not found.rows:
-        raise UsageError(f"{trace.name}: no span has {INPUT}; was the content of messages recorded?")
+        counts = f"{PROMPT_TOKENS[1]} and {OUTPUT_TOKENS[1]}"
+        raise UsageError(f"{trace.name}: no span has {INPUT}, or {counts}: was the content of messages recorded?")
+    return replace(found, others=others)
+
+
+def _spans_of(document: Any, place: str) -> list[tuple[str, Row]]:
+    """(place, span in inference-perf's form) of one document; {} for what is no span."""
+    if isinstance(document, dict) and isinstance(document.get("spans"), list):
+        spans = document["spans"]
+        return [(f"{place}: spans[{k}]", s if isinstance(s, dict) else {}) for k, s in enumerate(spans)]
+    groups = document.get("resourceSpans") if isinstance(document, dict) else None
+    if not isinstance(groups, list):
+        raise UsageError(f"{place}:1: is no trace: an object with spans or resourceSpans is wanted")
+    found: list[tuple[str, Row]] = []
+    for scope in (s for group in groups for s in _objects(group, "scopeSpans")):
+        found += [(f"{place}: spans[{len(found) + k}]", _plain(s)) for k, s in enumerate(_objects(scope, "spans"))]
     return found
+
+
+def _objects(value: Any, name: str) -> list[Row]:
+    given = value.get(name) if isinstance(value, dict) else None
+    return [entry if isinstance(entry, dict) else {} for entry in given] if isinstance(given, list) else []
+
+
+def _plain(span: Row) -> Row:
+    """An OTLP span in inference-perf's form."""
+    if not span:
+        return {}
+    attributes = {str(entry.get("key")): _value(entry.get("value")) for entry in _objects(span, "attributes")}
+    return {
+        "span_id": span.get("spanId"),
+        "parent_span_id": span.get("parentSpanId"),
+        "trace_id": span.get("traceId"),
+        "start_time": _nano(span.get("startTimeUnixNano")),
+        "end_time": _nano(span.get("endTimeUnixNano")),
+        "attributes": attributes,
+    }
+
+
+def _value(value: Any) -> Any:
+    """OTLP writes whole numbers as strings."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    kind, held = next(iter(value.items()))
+    return int(held) if kind == "intValue" and str(held).isascii() and str(held).isdigit() else held
+
+
+def _nano(value: Any) -> Any:
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and int(text) <= LARGEST_TIME else value
+
+
+def _attributes(span: Row) -> Row:
+    told = span.get("attributes")
+    return told if isinstance(told, dict) else {}
+
+
+def _is_call(span: Row) -> bool:
+    told = _attributes(span)
+    counted = all(any(told.get(name) is not None for name in names) for names in (PROMPT_TOKENS, OUTPUT_TOKENS))
+    return INPUT in told or counted
+
+
+def _times(rows: list[Row], name: str, faults: Faults) -> I64:
+    """(n,) ns since 1970, of numbers of nanoseconds or stamps."""
+    values = [row.get(name) for row in rows]
+    texts = [str(np.datetime64(v, "ns")) + "Z" if type(v) is int else str(v) for v in values]
+    return stamps(texts, faults, name).astype(np.int64)
 
 
 def _ask(row: Row) -> Ask:
     if not row:
         raise ValueError("is no span")
     attributes = row["attributes"]
+    output, prompt = _count(attributes, OUTPUT_TOKENS), _count(attributes, PROMPT_TOKENS)
+    if INPUT not in attributes:
+        return Ask((), None, output, prompt)
     messages = messages_of(_json(attributes, INPUT))
     tools = attributes.get("gen_ai.tool.definitions")
     if isinstance(tools, str):
         messages.insert(0, ("tools", tools))
-    output, prompt = _count(attributes, OUTPUT_TOKENS), _count(attributes, PROMPT_TOKENS)
     return Ask(chat(messages), _answer(attributes), output, prompt)
 
 

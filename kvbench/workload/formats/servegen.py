@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from ...core.errors import UsageError
 from ...core.requests import MAX_STREAM_TOKENS, Requests
 from ...core.units import NS_PER_S, NS_PER_US
+from ..csv_table import cells
 from ..draws import Purpose, uniforms
+from ..format import Format
 from ..options import TraceOptions
 from ..prompts import apart
 from ..rows import I64, shown
 from ..source import Source, Trace
 from ..table import request_table
-from .lines import cells
 
 F64 = NDArray[np.float64]
 
@@ -97,6 +98,9 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         **apart(prompt),
         notes=(*notes, f"drawn from the rates and lengths of {len(clients)} clients; they say nothing of sharing"),
     )
+
+
+FORMAT = Format(read, files=NAME, windowed=True)
 
 
 def _window(clients: list[Client], start: float, options: TraceOptions) -> tuple[F64, I64, I64, I64]:

@@ -19,13 +19,14 @@ import numpy as np
 
 from ...core.requests import MAX_STREAM_TOKENS, Requests
 from ...core.units import NS_PER_MS
+from ..csv_table import Table, csv_table
+from ..format import Format
+from ..json_columns import F64, numbered, turns
 from ..options import TraceOptions
 from ..prompts import Growing, Piece, leading, total
 from ..rows import I64, Faults, mark_lengths
 from ..source import Trace
 from ..table import request_table
-from .columns import F64, numbered, turns
-from .lines import Table, csv_table
 
 COLUMNS = ("round_idx", "prefix_len", "input_len", "output_len", "tool_wait_after_ms")
 SESSION = ("session_id", "id")
@@ -50,8 +51,11 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     first = np.full(int(session.max()) + 1, np.inf)
     np.minimum.at(first, session[kept], time_ms[kept])
     order = kept[np.argsort(first[session[kept]], kind="stable")]
-    notes = (*faults.note(), *table.notes)
-    return _requests(session[order], first, prefix[order], new[order], output[order], wait_ms[order], notes)
+    notes = (*faults.note(), *table.notes, *table.unread((*COLUMNS, *SESSION, *TIME)))
+    return requests_of_rounds(session[order], first, prefix[order], new[order], output[order], wait_ms[order], notes)
+
+
+FORMAT = Format(read, header=(frozenset(COLUMNS),), timed=False)
 
 
 def _sessions(table: Table) -> I64:
@@ -76,7 +80,7 @@ def _mark_rounds(faults: Faults, session: I64, rounds: F64) -> None:
     faults.mark_all(wrong)
 
 
-def _requests(
+def requests_of_rounds(
     session: I64, first_ms: F64, prefix: F64, new: F64, output: F64, wait_ms: F64, notes: tuple[str, ...]
 ) -> Requests:
     turn, before = turns(session)

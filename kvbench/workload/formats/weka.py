@@ -1,11 +1,12 @@
-"""WEKA Claude Code sessions (one JSON object a file; a file or a folder) -> Requests.
+"""WEKA Claude Code sessions (one JSON object a file, or one a line; a file or a folder) -> Requests.
 
     block_size, hash_id_scope      64; "local": an id means something in its own file only
     tool_tokens, system_tokens     the head of the first prompt
     requests[]                     t (s from the session's start), in, out (tokens), hash_ids, think_time, api_time (s)
       of type "subagent"           t, duration_ms, requests[] of its own
 
-`hash_ids` covers whole blocks: in // block_size; what is left over is given an id of its own here. A turn follows
+`hash_ids` covers whole blocks, in // block_size, and what is left over is given an id of its own here; or it has an id
+for that too. A turn follows
 on the one before it by think_time, or by what t and api_time leave. A subagent's t is when it had ended: it began
 duration_ms earlier, beside its siblings. Its requests are a session of their own that follows on the request before
 it; their t counts from its start, or from the session's in newer files. The request that waits for subagents is
@@ -15,6 +16,7 @@ There is no clock between sessions: their starts are drawn (trace.rate), or a co
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,12 +26,14 @@ import numpy as np
 from ...core.errors import UsageError
 from ...core.requests import MAX_STREAM, NONE, Requests
 from ...core.units import NS_PER_S
+from ..format import Format, names
+from ..json_columns import F64, Row, number_column, turns
 from ..options import TraceOptions
 from ..prompts import of_ids
+from ..records import documents
 from ..rows import I64, Faults, mark_lengths, shown
-from ..source import Source, Trace
+from ..source import Trace
 from ..table import request_table
-from .columns import F64, Row, number_column, turns
 
 BLOCK_TOKENS = 64
 
@@ -80,11 +84,11 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     sizes: dict[int, str] = {}
     base = warm = 0
     openings: list[tuple[Any, ...]] = []
-    for source in trace.files:
-        session = _object_with_requests(source)
-        sizes.setdefault(options.block_tokens or _block_size(source.name, session), source.name)
+    sessions = [(_with_requests(value, place), place) for source in trace.files for value, place in documents(source)]
+    for session, place in sessions:
+        sizes.setdefault(options.block_tokens or _block_size(place, session), place)
         first = len(calls.rows)
-        _append(calls, session, source.name)
+        _append(calls, session, place)
         if session.get("hash_id_scope", "local") == "local":
             base = _made_distinct(calls.ids[first:], base)
         openings.append(tuple((row.get("in"), row.get("out")) for row in calls.rows[first : first + 2]))
@@ -93,9 +97,9 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         told = ", ".join(f"{size} in {name}" for size, name in sizes.items())
         raise UsageError(f"{trace.name}: mixed block sizes: {told}; put sessions of one size into a folder")
     notes: tuple[str, ...] = ()
-    if len(trace.files) > 1 and warm:
+    if len(sessions) > 1 and warm:
         notes = (
-            f"ids are local to a file: tools and system prompts ({warm // len(trace.files):,} tokens a session), which "
+            f"ids are local to a file: tools and system prompts ({warm // len(sessions):,} tokens a session), which "
             "sessions would share in production, count as new in each",
         )
     notes += _fork_note(openings)
@@ -113,17 +117,24 @@ def _fork_note(openings: list[tuple[Any, ...]]) -> tuple[str, ...]:
     return (f"{forked} of {len(openings)} sessions begin with the same two requests as another: forks of one session",)
 
 
-def _object_with_requests(source: Source) -> Row:
-    session = source.document()
+FORMAT = Format(read, keys=names("requests", "requests block_size"), timed=False)
+
+
+def _with_requests(session: Any, place: str) -> Row:
     if type(session) is not dict or not isinstance(session.get("requests"), list) or not session["requests"]:
-        raise UsageError(f"{source.name}:1: is no session: an object with requests is wanted")
+        raise UsageError(f"{_placed(place)}: is no session: an object with requests is wanted")
     return session
+
+
+def _placed(place: str) -> str:
+    """With a line: that of a whole file is its first."""
+    return place if re.search(r":\d+$", place) else f"{place}:1"
 
 
 def _block_size(name: str, session: Row) -> int:
     size = session.get("block_size", BLOCK_TOKENS)
     if type(size) is not int or not 1 <= size <= _MAX_BLOCK:
-        raise UsageError(f"{name}:1: block_size is {shown(size)}, a number of tokens is wanted")
+        raise UsageError(f"{_placed(name)}: block_size is {shown(size)}, a number of tokens is wanted")
     return size
 
 
@@ -202,7 +213,7 @@ def _requests(calls: Calls, block: int, options: TraceOptions, notes: tuple[str,
     faults.mark(np.array([row is None for row in ids], np.bool_), lambda i: "has no list of ids in hash_ids")
     counts = np.array([0 if row is None else row.size for row in ids], np.int64)
     faults.mark(
-        counts != prompt // block,
+        (counts != prompt // block) & (counts != -(-prompt // block)),
         lambda i: f"{prompt[i]:.0f} tokens are {prompt[i] // block:.0f} whole blocks of {block}, not {counts[i]} ids",
     )
     kept = np.flatnonzero(faults.kept(options.skip_bad_rows))
@@ -239,8 +250,8 @@ def _links(calls: Calls, kept: I64, t: F64, api: F64, think: F64) -> tuple[I64, 
 
 
 def _with_tails(ids: I64, counts: I64, prompt_tokens: I64, block: int) -> tuple[I64, I64]:
-    """Ids and counts where tokens beyond the last whole block have an id too, one that nobody else has."""
-    tail = prompt_tokens % block > 0
+    """Ids and counts where tokens beyond the last whole block have an id too: their own, or a new one."""
+    tail = counts < -(-prompt_tokens // block)
     ends = np.cumsum(counts)[tail]
     fresh = int(ids.max(initial=0)) + 1 + np.arange(ends.size)
     return np.insert(ids, ends, fresh), counts + tail

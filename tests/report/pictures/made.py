@@ -131,6 +131,19 @@ t,10000,fifo,9,,,,it cannot
 """
 
 
+FIDELITY = """name,kind,engine,model,device,metric,statistic,measured_ms,predicted_ms,error
+a,deployment,vllm 0.12,m,h100,ttft,mean,100.0,120.0,0.2
+b,deployment,vllm 0.12,m,h100,ttft,mean,400.0,300.0,-0.25
+a,deployment,vllm 0.12,m,h100,tpot,mean,10.0,11.0,0.1
+"""
+
+
+def write_fidelity(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "fidelity.csv").write_text(FIDELITY)
+    return folder
+
+
 def write_curve(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "grid.csv").write_text(CURVE)

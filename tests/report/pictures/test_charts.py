@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,16 +15,16 @@ import pytest
 from kvbench.cli.plot import WHAT
 from kvbench.core.errors import UsageError
 from kvbench.core.journal import NEVER, PARTIAL, PARTS
-from kvbench.report.pictures.chart import GREY, Axis, axis, duration, short
+from kvbench.report.pictures.chart import GREY, PHASE, Axis, axis, duration, short
 from kvbench.report.pictures.figure import to_png
 from kvbench.report.pictures.folders import read_folder, read_sources
 from kvbench.report.pictures.gather import KINDS, charts_of, one_kind, read_named
 from kvbench.report.pictures.labels import MOST_LINES
-from kvbench.report.pictures.over_time import PHASES
 from kvbench.report.pictures.page import to_html
+from kvbench.report.pictures.phases import PHASES
 from kvbench.report.pictures.svg import standalone
 
-from .made import many_requests, many_rows, write_curve, write_rates, write_rows, write_run
+from .made import many_requests, many_rows, write_curve, write_fidelity, write_rates, write_rows, write_run
 
 MS = 1e6
 
@@ -36,6 +37,7 @@ def place(tmp_path_factory):
     write_run(root / "real", run="chat", clock="measured", config={"cache": {"blocks": 80}})
     write_rates(root / "rates")
     write_curve(root / "curve")
+    write_fidelity(root / "fidelity")
     return root
 
 
@@ -61,10 +63,35 @@ def test_a_spectrum_is_thin_where_no_interval_exists(place):
     assert "Thin" in ttft.note
 
 
-def test_itl_has_the_percentiles_that_a_run_keeps(place):
+def test_itl_is_the_distribution_of_all_gaps(place):
     run = read_folder(place / "base")
-    itl = next(c for c in one_kind(read_named([place / "base"], None), "spectrum") if c.key == "spectrum-itl")
-    assert itl.series[0].y.tolist() == [run.figure("itl", p) for p in ("p50", "p90", "p99")]
+    journal = many_rows(400)
+    gaps = np.repeat(journal.itl_gap_ns, journal.itl_count) / MS
+    shares, values = run.itl
+    np.testing.assert_allclose(values, np.quantile(gaps, shares), rtol=1e-9)
+    assert (shares[0], shares[-1]) == (0, 1)
+    itl = next(c for c in one_kind(read_named([place / "base"], None), "cdf") if c.key == "cdf-itl")
+    assert itl.table[0][1] == f"{gaps.size:,}"
+    assert itl.table[0][2] == duration(float(np.quantile(gaps, 0.5)))
+
+
+def test_a_folder_without_the_gaps_has_no_picture_of_them(place, tmp_path):
+    shutil.copytree(place / "base", tmp_path / "old")
+    (tmp_path / "old" / "itl.csv").unlink()
+    keys = [c.key for c in one_kind(read_named([tmp_path / "old"], None), "cdf")]
+    assert keys == ["cdf-ttft", "cdf-tpot", "cdf-e2el"]
+
+
+def test_means_by_phase_add_up_to_the_latency(place):
+    r = read_folder(place / "base").requests
+    for chart, column in zip(
+        one_kind(read_named([place / "base"], None), "phases"), ("ttft_ms", "e2el_ms"), strict=True
+    ):
+        assert chart.rows == ("all", "slowest 10 %", "slowest 1 %")
+        for row, size in enumerate((400, 40, 4)):
+            mean = np.sort(r[column])[::-1][:size].mean()
+            assert max(bar.end for bar in chart.bars if bar.row == row) == pytest.approx(mean)
+            assert chart.table[row][-1] == duration(float(mean))
 
 
 def test_the_parts_of_a_bar_add_up_to_its_request(place):
@@ -125,7 +152,7 @@ def test_clocks_never_meet_in_silence(place):
     for kind in ("cdf", "spectrum", "hits", "ratios"):
         for chart in one_kind(sources, kind):
             assert "MODELLED AND MEASURED" in chart.note
-    assert {run.label for run in sources.runs} == {"slow (modelled)", "real (measured)"}
+    assert {run.label for run in sources.runs} == {"chat (modelled)", "chat (measured)"}
     assert "MODELLED" not in one_kind(read_named([place / "base", place / "slow"], None), "cdf")[0].note
 
 
@@ -144,13 +171,15 @@ def test_a_curve_joins_the_loads_of_one_system(place):
 
 
 def test_seeds_are_meaned_and_settings_are_not(tmp_path):
-    for i, (blocks, seed) in enumerate(((50, 0), (50, 1), (60, 0), (60, 1))):
-        config = {"cache": {"blocks": blocks}, "seed": seed}
+    points = [(blocks, seed, rate) for blocks in (50, 60) for seed in (0, 1) for rate in (1.0, 2.0)]
+    for i, (blocks, seed, rate) in enumerate(points):
+        config = {"cache": {"blocks": blocks}, "seed": seed, "arrivals": {"rate": rate}}
         write_run(tmp_path / f"r{i}", 100, 1 + i, False, config, run="chat", seed=seed)
     ttft, tpot = one_kind(read_named([tmp_path], None), "curve")
     assert [line.name for line in ttft.series] == ["blocks 50", "blocks 60"]
     found = [run.figure("tpot", "p99") for run in read_sources([tmp_path]).runs]
-    assert [float(line.y[0]) for line in tpot.series] == pytest.approx([sum(found[:2]) / 2, sum(found[2:]) / 2])
+    means = [(found[at] + found[at + 2]) / 2 for at in (0, 1, 4, 5)]
+    assert [float(y) for line in tpot.series for y in line.y] == pytest.approx(means)
 
 
 def test_a_sweep_keeps_its_runs_one_folder_deeper(tmp_path):
@@ -161,7 +190,8 @@ def test_a_sweep_keeps_its_runs_one_folder_deeper(tmp_path):
     (tmp_path / "sweep.csv").write_text("\n".join([head, *rows]) + "\n")
     sources = read_named([tmp_path], None)
     assert [run.path.name for run in sources.runs] == ["p1", "p2"]
-    np.testing.assert_allclose(one_kind(sources, "misses")[0].series[0].y, [70, 50])
+    (chart,) = one_kind(sources, "misses")
+    np.testing.assert_allclose(next(line for line in chart.series if line.style == "joined").y, [70, 50])
 
 
 def test_a_search_for_the_capacity_is_a_curve_too(tmp_path):
@@ -178,11 +208,70 @@ def test_a_search_for_the_capacity_is_a_curve_too(tmp_path):
 def test_a_miss_ratio_curve_has_its_bounds(place):
     (chart,) = one_kind(read_named([place / "curve"], None), "misses")
     lines = {line.name: line for line in chart.series}
-    assert list(lines) == ["lru", "fifo", "optimum", "infinite cache"]
+    assert list(filter(None, lines)) == ["lru", "fifo", "optimum", "infinite cache"]
     np.testing.assert_allclose(lines["lru"].y, [90, 50, 20])
     np.testing.assert_allclose(lines["optimum"].y, [70, 30, 20])
     assert lines["fifo"].x.tolist() == [100, 1000]
     assert chart.x.scale == "log"
+
+
+def test_a_run_has_one_colour_and_one_name_everywhere(place):
+    sources = read_named([place / "rates"], None)
+    found: dict[str, set[int]] = {}
+    for kind in KINDS:
+        for chart in charts_of(sources, kind):
+            lines = [(s.name, s.colour) for s in chart.series if s.colour < PHASE and not chart.run]
+            for name, colour in [*lines, *([chart.run] if chart.run else [])]:
+                if name.startswith("rate "):
+                    found.setdefault(name, set()).add(colour)
+    assert set(found) == {"rate 4", "rate 8", "rate 16"}
+    assert [len(colours) for colours in found.values()] == [1, 1, 1]
+    curve = one_kind(sources, "curve")[0].series[0]
+    assert curve.dots == tuple(colour for (colour,) in found.values())
+
+
+def test_no_name_is_that_of_a_folder(tmp_path):
+    for i in range(3):  # differ in more than a label tells
+        config = {"arrivals": {"rate": float(i + 1)}, "cache": {"blocks": 100 + i, "kind": "hash"}, "max_len": i}
+        write_run(tmp_path / f"folder{i}", 30, config=config)
+    labels = [run.label for run in read_named([tmp_path], None).runs]
+    assert labels == ["rate 1", "rate 2", "rate 3"]
+    again = read_named([write_run(tmp_path / "x", 9), write_run(tmp_path / "y", 9)], None)
+    assert [run.label for run in again.runs] == ["small", "small #2"]
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        ([6.8, 7.3], 6.8, 7.3),
+        ([1.0, 494.0], 1, 1000),
+        ([8.9, 145.0], 5, 200),
+        ([0.0, 0.0], 0, 1),
+        ([5.0, 5.0], 4.97, 5.03),
+        ([0.002, 900.0], 0.001, 1000),
+        ([61.2, 97.0], 60, 100),
+    ],
+)
+def test_ticks_enclose_the_data_and_the_axis_starts_at_it(values, low, high):
+    found = axis("x", values)
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
+    for most in range(2, 15):
+        ticks = [value for value, _ in found.ticks(most)]
+        assert ticks == sorted(ticks)
+        assert (ticks[0], ticks[-1]) == pytest.approx((found.low, found.high))
+        assert 2 <= len(ticks) <= most
+    inner = [value for value, _ in found.scaled(0.137, "other").round_ticks(6)]
+    assert all(found.low * 0.137 <= value <= found.high * 0.137 for value in inner)
+
+
+def test_a_long_tail_does_not_make_a_wall(tmp_path):
+    journal = many_rows(400)
+    gaps = journal.itl_gap_ns.copy()
+    gaps[0] = 10**10
+    write_rows(tmp_path / "run", replace(journal, itl_gap_ns=gaps), many_requests(400), None, False)
+    itl = next(c for c in one_kind(read_named([tmp_path / "run"], None), "cdf") if c.key == "cdf-itl")
+    assert itl.x.high <= 20
+    assert "the slowest took 10 s" in itl.note
 
 
 def test_many_runs_are_chosen_and_the_chart_says_so(tmp_path):
@@ -192,29 +281,30 @@ def test_many_runs_are_chosen_and_the_chart_says_so(tmp_path):
     assert len(chart.series) == MOST_LINES
     assert f"{MOST_LINES} of {MOST_LINES + 3} runs are drawn" in chart.note
     assert {chart.series[0].name, chart.series[-1].name} == {"rate 1", f"rate {MOST_LINES + 3}"}
-    assert "One of 2 runs drawn of 9" in one_kind(read_named([tmp_path], None), "timeline")[0].note
+    assert "1 of 9 runs are drawn" in one_kind(read_named([tmp_path], None), "timeline")[0].note
 
 
 def test_every_chart_is_a_well_formed_picture_with_words_beside_it(place):
-    sources = read_named([place / "base", place / "slow", place / "rates", place / "curve"], None)
+    names = ("base", "slow", "rates", "curve", "fidelity")
+    sources = read_named([place / name for name in names], None)
     charts = [chart for kind in KINDS for chart in charts_of(sources, kind)]
     assert {chart.key.partition("-")[0] for chart in charts} == set(KINDS)
     for chart in charts:
-        root = ET.fromstring(standalone(chart))
+        root = ET.fromstring(standalone([chart]))
         texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
-        assert texts == [chart.title]
+        assert texts == [chart.heading]
         assert next(root.iter("{http://www.w3.org/2000/svg}desc")).text == chart.said
         assert chart.table
         assert {len(row) for row in chart.table} == {len(chart.header)}
-        assert not re.search(r"nan|inf[^i]", standalone(chart).replace("infinite", ""))
+        assert not re.search(r"nan|inf[^i]", standalone([chart]).replace("infinite", ""))
 
 
 def test_png_has_the_same_bytes_twice(place):
     sources = read_named([place / "base", place / "slow", place / "curve"], None)
     for kind in ("ratios", "occupancy"):
         chart = one_kind(sources, kind)[0]
-        picture = to_png(chart)
-        assert picture == to_png(chart)
+        picture = to_png([chart])
+        assert picture == to_png([chart])
         assert picture.startswith(b"\x89PNG")
 
 
@@ -245,7 +335,7 @@ def test_names_of_kinds_and_parts_are_one_list_each():
 
 
 def test_ticks_are_few_round_and_inside():
-    assert [text for _, text in Axis("t", "log", "ms", 8, 2500).ticks()] == ["10 ms", "100 ms", "1 s"]
+    assert [text for _, text in Axis("t", "log", "ms", 10, 2000).ticks(4)] == ["10 ms", "100 ms", "2 s"]
     assert [text for _, text in Axis("t", "linear", "%", 0, 100).ticks()] == ["0%", "20%", "40%", "60%", "80%", "100%"]
     assert [text for _, text in Axis("p", "tail", "", 0, 0.995).ticks()] == ["p0", "p50", "p90", "p99"]
     assert axis("x", [3.0, 200.0]).scale == "log"

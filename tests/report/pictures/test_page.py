@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from kvbench.cli import call
+from kvbench.report.pictures.gather import KINDS
 
-from .made import write_curve, write_rates, write_run
+from .made import write_curve, write_fidelity, write_rates, write_run
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -23,14 +27,10 @@ FLAGS = (
 
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="needs a chromium: apt-get install chromium")
 
-PROBE = """<script>addEventListener('load', () => {
-  const widest = Math.max(...[...document.querySelectorAll('figure, h1, p')].map(e => e.getBoundingClientRect().right));
-  const shown = [...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().width > 0);
-  const asked = performance.getEntriesByType('resource').length;
-  const found = [document.documentElement.scrollWidth, innerWidth, Math.round(widest), shown.length, asked];
-  document.title = found.join(' ');
-})</script>"""
+PROBE = f"<script>{(Path(__file__).parent / 'layout.js').read_text()}</script>"
 """Only the tests' copy of the page has a script."""
+
+WIDE, PHONE = 1440, 390
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,8 @@ def page(tmp_path_factory):
     write_run(root / "slow", 120, slow=3, run="chat", clock="measured")
     write_rates(root / "rates")
     write_curve(root / "curve")
-    parts = [str(root / name) for name in ("base", "slow", "rates", "curve")]
+    write_fidelity(root / "fidelity")
+    parts = [str(root / name) for name in ("base", "slow", "rates", "curve", "fidelity")]
     assert call(["report", *parts, "-o", str(root / "report.html"), "-q"]) == 0
     return root / "report.html"
 
@@ -75,7 +76,7 @@ def test_one_file_without_a_request_and_without_a_script(page):
 
 def test_the_same_runs_are_the_same_page(page, tmp_path):
     again = tmp_path / "again.html"
-    parts = [str(page.parent / name) for name in ("base", "slow", "rates", "curve")]
+    parts = [str(page.parent / name) for name in ("base", "slow", "rates", "curve", "fidelity")]
     assert (
         call(["report", *parts, "-o", str(again), "-q", "--title", re.search("<h1>(.*?)</h1>", page.read_text())[1]])
         == 0
@@ -83,26 +84,65 @@ def test_the_same_runs_are_the_same_page(page, tmp_path):
     assert again.read_bytes() == page.read_bytes()
 
 
-@needs_chromium
-@pytest.mark.parametrize("width", [500, 1280])
-def test_a_browser_shows_every_chart_and_complains_about_nothing(page, tmp_path, width):
-    probed = tmp_path / "probed.html"
+def looked_at(page: Path, folder: Path, width: int, scheme: int = 1) -> dict:
+    """What layout.js finds in a frame of this width (a window cannot be as narrow as a phone). scheme: 0 is dark."""
+    probed, frame = folder / "probed.html", folder / "frame.html"
     probed.write_text(page.read_text().replace("</head>", f"{PROBE}</head>"))
-    dom, errors = browse(f"--window-size={width},900", "--dump-dom", probed.as_uri())
+    frame.write_text(
+        "<script>addEventListener('message', e => document.title = btoa(unescape(encodeURIComponent(e.data))))</script>"
+        f'<iframe src="{probed.as_uri()}" style="width:{width}px;height:900px;border:0"></iframe>'
+    )
+    schemes = f"--blink-settings=preferredColorScheme={scheme}"
+    dom, errors = browse(schemes, f"--window-size={max(width, 500)},900", "--dump-dom", frame.as_uri())
     assert not [line for line in errors.splitlines() if "CONSOLE" in line]
-    for kind in ("ratios", "cdf", "spectrum", "curve", "misses", "timeline", "occupancy", "hits", "batch"):
-        assert f'<section id="{kind}">' in dom
-    assert dom.count("<figure") >= 14
-    assert dom.count("<figure") == dom.count("<details>")
-    assert dom.count('role="img"') == dom.count("<desc") == dom.count("<svg")
-    assert "MODELLED AND MEASURED" in dom
+    found = json.loads(base64.b64decode(re.search("<title>(.+?)</title>", dom)[1]))
+    assert found["width"] == width
+    return found
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [PHONE, WIDE])
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_no_label_is_cut_lies_on_another_or_fades(page, tmp_path, width, scheme):
+    found = looked_at(page, tmp_path, width, scheme)
+    assert found["faults"] == []
+    assert found["scroll"] <= width
+    assert found["svgs"] == page.read_text().count("<figure") >= 20
+    assert found["asked"] == 0
+
+
+@needs_chromium
+def test_charts_use_a_wide_page_and_stack_on_a_phone(page, tmp_path):
+    wide, phone = (looked_at(page, tmp_path, width) for width in (WIDE, PHONE))
+    for beside, charts, taken in wide["rows"]:
+        assert beside >= min(charts, 2)
+        assert taken > 0.9 * WIDE
+    assert max(beside for beside, _, _ in wide["rows"]) == 3
+    assert {beside for beside, _, _ in phone["rows"]} == {1}
+    assert phone["scrolled"] > 0
+    assert "scrolls sideways" in page.read_text()
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    "spoil", [("svg text { font: 12px", "svg text { font: 30px"), ("--ink:#1D1D1B", "--ink:#BBBBBB")]
+)
+def test_a_spoilt_page_is_noticed(page, tmp_path, spoil):
+    text = page.read_text()
+    assert spoil[0] in text
+    (tmp_path / "spoilt.html").write_text(text.replace(*spoil))
+    assert len(looked_at(tmp_path / "spoilt.html", tmp_path, WIDE)["faults"]) > 3
+
+
+def test_a_page_has_every_chart_once_for_each_width(page):
+    text = page.read_text()
+    for kind in KINDS:
+        assert f'<figure id="{kind}' in text
+    assert text.count("<figure") == text.count("<details>")
+    assert 2 * text.count("<figure") == text.count("<svg") == text.count('role="img"') == text.count("<desc")
+    assert "MODELLED AND MEASURED" in text
     for fact in ("clock", "cache state", "preset", "device", "fingerprint", "seed", "(baseline)"):
-        assert fact in dom
-    scroll, inner, widest, shown, asked = map(int, re.search("<title>([0-9 ]+)</title>", dom)[1].split())
-    assert scroll <= inner
-    assert widest <= inner
-    assert shown == dom.count("<figure")
-    assert asked == 0
+        assert fact in text
 
 
 @needs_chromium

@@ -1,0 +1,47 @@
+"""What predictions from each kind of step times have been off by, where that was seen, and how to see it again.
+
+The figures are written down here from `kvbench validate`; of a kind that is not here none is known,
+and a run says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """figures: "TPOT +-4 % (median)"; seen: on what; command: what prints them; note: what was chosen on these rows."""
+
+    figures: str
+    seen: str
+    command: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.figures} on {self.seen}"
+
+
+KNOWN_ERRORS: dict[str, KnownError] = {
+    "kernels": KnownError(
+        "TPOT +-4.8 %, TTFT +-26 % (medians)",
+        "139 deployments",
+        "kvbench validate DIR",
+        "host times of vLLM 0.12 and the prompts a slot of the client were chosen on these rows",
+    ),
+    "profile": KnownError("TPOT +-0.3 %, TTFT +-1.6 % (means)", "one run of vLLM", "kvbench validate DIR"),
+    "roofline": KnownError(
+        "TPOT +-7.8 %, TTFT +-30 % (medians)",
+        "70 deployments",
+        "kvbench validate DIR --set costs.silicon=false",
+        "as for kernels",
+    ),
+}
+"""Kind of step times (Origin.kind) -> error."""
+
+NONE_KNOWN = "none known"
+
+
+def known_error(kind: str, own: str = "") -> str:
+    """What a reader is told: the error that a source brings along, that of its kind, or that none is known."""
+    return own or (str(KNOWN_ERRORS[kind]) if kind in KNOWN_ERRORS else NONE_KNOWN)

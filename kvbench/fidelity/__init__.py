@@ -1,0 +1,1 @@
+"""How far predictions are from measured servers, and fits of step times to them."""

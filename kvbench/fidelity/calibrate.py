@@ -1,0 +1,230 @@
+"""Step times fitted to a user's own server: his requests are replayed through the engine while the coefficients move.
+
+The base is whatever step times the configuration would use; the fit puts factors on its parts and finds the times of
+the host and of the server's stages. What comes out is a device file (costs.corrections) for `--device`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bench.step_times import found_times, graphs_of
+from ..bench.system import System
+from ..cluster.simulation import Simulation
+from ..core.errors import UsageError
+from ..core.journal import FINISHED, Journal
+from ..core.requests import Requests
+from ..core.units import NS_PER_US
+from ..costs.corrections import scaled
+from ..costs.step_times import costs_of
+from ..costs.tables import CostTables
+from ..engine.settings import EngineSettings
+from ..report.calibration import Calibrated, Line, Part
+from ..workload.formats.llmservingsim import read
+from ..workload.options import TraceOptions
+from ..workload.source import Source, Trace
+from .fit import Coefficient, Estimate, fit
+from .results import Served
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+FEWEST = 20
+"""Requests; fewer fit anything."""
+
+_FACTOR = 0.7
+"""Believed of a factor: within one half and two, mostly."""
+_TIME = 1.5
+"""And of a time of the host: its order of magnitude."""
+_DELAY_US = 50.0
+"""Where a stage that the configuration has at 0 starts from."""
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0) -> Calibrated:
+    """Fit the coefficients. holdout: the last share of each file's requests is replayed and not fitted.
+
+    raises  UsageError: too few requests, or one that this engine could not run
+    """
+    started = time.perf_counter()
+    total = sum(map(len, results))
+    if total * (1.0 - holdout) < FEWEST:
+        raise UsageError(f"{total} requests do not determine step times; give at least {FEWEST} to fit on")
+    coefficients = _coefficients(system)
+    model = _Model(system, coefficients, results)
+    fitted = [np.arange(len(served)) < round(len(served) * (1.0 - holdout)) for served in results]
+
+    def residuals(values: F64) -> list[F64]:
+        columns: tuple[list[F64], list[F64]] = ([], [])
+        for served, part, (ttft, tpot) in zip(results, fitted, model.replay(values), strict=True):
+            for column, replayed, measured in zip(columns, (ttft, tpot), (served.ttft, served.tpot), strict=True):
+                column.append(np.where(part, _log_ratio(replayed, measured), np.nan))
+        return [np.concatenate(column) for column in columns]
+
+    start = np.array([c.start for c in coefficients])
+    before = model.replay(start)
+    found = fit(coefficients, residuals)
+    after = model.replay(found.values)
+    parts = [_part("fitted" if holdout else "all", results, after, fitted)]
+    if holdout:
+        parts.append(_part("held out", results, after, [~part for part in fitted]))
+    return Calibrated(
+        base=model.base.origin.source,
+        device=system.config["step_times"] or system.config["device"],
+        files=tuple(served.name for served in results),
+        requests=total,
+        lines=tuple(_line(estimate) for estimate in found.estimates),
+        quantiles=QUANTILES,
+        residuals=_quantiles(results, after),
+        before=_quantiles(results, before),
+        parts=tuple(parts),
+        replays=found.replays + 2,
+        seconds=time.perf_counter() - started,
+        notes=_notes(results),
+    )
+
+
+# ---------------------------------------------------------------- the model
+
+
+def _coefficients(system: System) -> tuple[Coefficient, ...]:
+    """Factors on the parts of the base, then times in us."""
+    factors = ["linear", "prefill", "decode", "mixed"]
+    if system.deployment.tp > 1:
+        factors.append("communication")
+    costs = system.costs
+    times = {
+        "step_overhead_us": costs.step_overhead_us or _DELAY_US,
+        "request_overhead_us": costs.request_overhead_us or 1.0,
+        "tokenize_us_per_token": costs.tokenize_us_per_token or 0.1,
+        "detokenize_us_per_token": costs.detokenize_us_per_token or 1.0,
+    }
+    return (
+        *(Coefficient(name, 1.0, _FACTOR) for name in factors),
+        *(Coefficient(name, start, _TIME, "us") for name, start in times.items()),
+    )
+
+
+class _Model:
+    """Coefficients -> TTFT and TPOT of every request, by running them all."""
+
+    def __init__(self, system: System, coefficients: tuple[Coefficient, ...], results: Sequence[Served]) -> None:
+        self.system, self.coefficients = system, coefficients
+        self.base, self.graphs = found_times(system), graphs_of(system)
+        self.loads = [(served, _requests(served), _settings(system.settings, served)) for served in results]
+
+    def replay(self, values: F64) -> list[tuple[F64, F64]]:
+        tables, delays = self._made(dict(zip([c.name for c in self.coefficients], values.tolist(), strict=True)))
+        return [_times(_run(requests, delays(settings), tables), served) for served, requests, settings in self.loads]
+
+    def _made(self, values: dict[str, float]) -> tuple[CostTables, Callable[[EngineSettings], EngineSettings]]:
+        factors = {c.name: values[c.name] for c in self.coefficients if not c.unit}
+        factors["head"] = factors["linear"]
+        host: Any = {c.name: values[c.name] for c in self.coefficients if c.unit}
+        costs = replace(self.system.costs, **host)
+        tables = costs_of(scaled(self.base, factors), costs, self.graphs).tables
+
+        def delays(settings: EngineSettings) -> EngineSettings:
+            return replace(
+                settings,
+                tokenize_ns_per_token=round(costs.tokenize_us_per_token * NS_PER_US),
+                detokenize_ns=round(costs.detokenize_us_per_token * NS_PER_US),
+            )
+
+        return tables, delays
+
+
+def _requests(served: Served) -> Requests:
+    rows = zip(served.prompt.tolist(), served.output.tolist(), served.arrival.tolist(), strict=True)
+    lines = [
+        json.dumps({"input_toks": int(prompt), "output_toks": int(output), "arrival_time_ns": round(at * 1e9)})
+        for prompt, output, at in rows
+    ]
+    return read(Trace(served.name, (Source(served.name, "\n".join(lines).encode()),)), TraceOptions())
+
+
+def _settings(settings: EngineSettings, served: Served) -> EngineSettings:
+    """Of a closed loop: its slots. Where arrivals are known they hold, whatever cap the client had."""
+    return replace(settings, concurrency=served.slots, closed_loop=served.slots > 0, record_steps=False)
+
+
+def _run(requests: Requests, settings: EngineSettings, tables: CostTables) -> Journal:
+    simulation = Simulation(requests, settings, tables)
+    simulation.run()
+    return simulation.journal()
+
+
+def _times(journal: Journal, served: Served) -> tuple[F64, F64]:
+    """(n,) TTFT and TPOT in s."""
+    if (journal.status != FINISHED).any():
+        lost = int((journal.status != FINISHED).sum())
+        raise UsageError(f"{served.name}: {lost} requests cannot run on this engine; check model, cache.blocks")
+    gaps = journal.output_tokens - 1
+    spread = journal.finish_ns - journal.first_token_ns
+    tpot = np.where(gaps > 0, spread / np.maximum(gaps, 1), np.nan)
+    return (journal.first_token_ns - journal.arrival_ns) / 1e9, tpot / 1e9
+
+
+# ---------------------------------------------------------------- what is told
+
+
+def _log_ratio(replayed: F64, measured: F64) -> F64:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.log(replayed / measured)
+    return np.where(np.isfinite(ratio), ratio, np.nan)
+
+
+def _quantiles(results: Sequence[Served], replayed: list[tuple[F64, F64]]) -> dict[str, tuple[float, ...]]:
+    found = {}
+    for i, metric in enumerate(("ttft", "tpot")):
+        ratios = np.concatenate(
+            [
+                _log_ratio(times[i], served.tpot if i else served.ttft)
+                for served, times in zip(results, replayed, strict=True)
+            ]
+        )
+        known = np.expm1(ratios[~np.isnan(ratios)])
+        found[metric] = tuple(np.quantile(known, QUANTILES).tolist()) if known.size else ()
+    return found
+
+
+def _part(
+    name: str, results: Sequence[Served], replayed: list[tuple[F64, F64]], parts: list[NDArray[np.bool_]]
+) -> Part:
+    figures = {}
+    for i, metric in enumerate(("ttft", "tpot")):
+        measured = np.concatenate([(s.tpot if i else s.ttft)[p] for s, p in zip(results, parts, strict=True)])
+        modelled = np.concatenate([times[i][p] for times, p in zip(replayed, parts, strict=True)])
+        known = ~np.isnan(measured) & ~np.isnan(modelled)
+        if not known.any():
+            continue
+        for statistic, q in (("mean", None), ("p50", 50.0), ("p90", 90.0), ("p99", 99.0)):
+            pair = (measured[known], modelled[known])
+            of = [float(x.mean() if q is None else np.percentile(x, q)) * 1e3 for x in pair]
+            figures[metric, statistic] = (of[0], of[1])
+    return Part(name, int(sum(part.sum() for part in parts)), figures)
+
+
+def _line(e: Estimate) -> Line:
+    c = e.coefficient
+    return Line(c.name, c.start, e.value, e.low, e.high, e.share, e.is_determined, c.unit)
+
+
+def _notes(results: Sequence[Served]) -> tuple[str, ...]:
+    left_out = sum(served.left_out for served in results)
+    loops = [served.name for served in results if served.slots]
+    notes = []
+    if left_out:
+        notes.append(f"{left_out} requests that failed or warmed up are not replayed; the server bore them too")
+    if loops:
+        notes.append(f"start times are not in {', '.join(loops)}: their client's slots were replayed")
+    return tuple(notes)

@@ -1,0 +1,186 @@
+"""Fits to a server's own requests: coefficients that are known come back, files of every tool are read."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvbench.bench.configure import configure
+from kvbench.bench.run import run
+from kvbench.bench.system import build_system
+from kvbench.cli import call
+from kvbench.core.errors import UsageError
+from kvbench.fidelity.calibrate import calibrate
+from kvbench.fidelity.fit import Coefficient, fit
+from kvbench.fidelity.results import Served, read_served
+
+SERVER = ("model=qwen3-8b", "device=h100", "costs.silicon=false")
+LOAD = ("num_prompts=32", "lengths.output=5", "arrivals.rate=9")
+PROMPTS = "lengths.prompt={distribution='uniform', min=50, max=1000}"
+
+
+def known_server(*costs: str) -> Served:
+    """What a server with these costs would have left."""
+    changes = (*SERVER, *LOAD, PROMPTS, *costs)
+    result = run(configure(None, changes=[("--set", text) for text in changes]))
+    journal, requests = result.journal, result.requests
+    columns = (
+        journal.arrival_ns / 1e9,
+        requests.prompt_tokens,
+        journal.output_tokens,
+        (journal.first_token_ns - journal.arrival_ns) / 1e9,
+        (journal.finish_ns - journal.arrival_ns) / 1e9,
+    )
+    arrival, *others = (np.asarray(column, np.float64) for column in columns)
+    return Served("known", "kvbench", arrival - arrival[0], *others)
+
+
+def system(*more: str):
+    return build_system(configure(None, changes=[("--set", text) for text in (*SERVER, *more)]).config)
+
+
+def test_a_slower_server_is_found_and_predicted():
+    """Every matrix and all memory 1.25 times as slow, and 2 ms of host a step."""
+    truth = known_server("costs.flops_efficiency=0.4", "costs.bandwidth_efficiency=0.64", "costs.step_overhead_us=2000")
+    found = calibrate(system(), [truth], holdout=0.25)
+    values = {line.name: line for line in found.lines}
+    assert values["linear"].value == pytest.approx(1.25, rel=0.1)
+    assert values["linear"].is_determined
+    assert values["linear"].low < values["linear"].value < values["linear"].high < 1.3
+    for metric, statistic in (("ttft", "mean"), ("ttft", "p99"), ("tpot", "mean"), ("tpot", "p99")):
+        measured, replayed = found.parts[-1].figures[metric, statistic]
+        assert replayed == pytest.approx(measured, rel=0.03)
+    assert found.parts[-1].name == "held out"
+    assert found.parts[-1].requests == 8
+    assert max(map(abs, found.residuals["tpot"])) < max(map(abs, found.before["tpot"])) / 5
+
+
+def test_what_the_data_do_not_say_is_named():
+    """One token each: nothing decodes, so nothing is known of decode attention."""
+    truth = known_server("lengths.output=1")
+    found = calibrate(system(), [truth])
+    determined = {line.name: line.is_determined for line in found.lines}
+    assert not determined["decode"]
+    assert not determined["mixed"]
+    assert next(line for line in found.lines if line.name == "decode").share < 0.05
+
+
+def test_the_fit_of_a_plain_function_is_least_squares():
+    rng = np.random.default_rng(0)
+    x = np.linspace(0.1, 2, 400)
+    measured = (3.0 * x + 0.5) * np.exp(0.02 * rng.standard_normal(400))
+
+    def residuals(values):
+        a, b, c = values
+        return [np.log((a * x + b + 0.0 * c) / measured)]
+
+    found = fit((Coefficient("a", 1.0, 2.0), Coefficient("b", 1.0, 2.0), Coefficient("c", 1.0, 2.0)), residuals)
+    a, b, c = found.estimates
+    assert (a.value, b.value, c.value) == pytest.approx((3.0, 0.5, 1.0), rel=0.02)
+    assert a.low < 3.0 < a.high
+    assert b.low < 0.5 < b.high
+    assert (a.is_determined, b.is_determined, c.is_determined) == (True, True, False)
+    assert c.share < 0.01
+
+
+# ---------------------------------------------------------------- files
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+BENCH = {
+    "input_lens": [30, 20, 10],
+    "output_lens": [3, 2, 0],
+    "ttfts": [0.3, 0.2, 0.0],
+    "itls": [[0.1, 0.2], [0.05], []],
+    "start_times": [101.0, 100.0, 100.5],
+    "request_rate": 4,
+    "max_concurrency": None,
+}
+
+
+def test_vllm_and_sglang_benchmarks(tmp_path):
+    (served,) = read_served(write(tmp_path / "a.json", BENCH))
+    assert served.tool == "vllm bench serve"
+    assert served.arrival.tolist() == [0.0, 1.0]
+    assert served.prompt.tolist() == [20, 30]
+    assert served.e2el == pytest.approx([0.25, 0.6])
+    assert served.tpot == pytest.approx([0.05, 0.15])
+    assert served.left_out == 1
+    closed = {**BENCH, "request_rate": "inf", "max_concurrency": 2, "backend": "sglang"}
+    del closed["start_times"]
+    both = read_served(write(tmp_path / "b.jsonl", closed, closed))
+    assert [s.slots for s in both] == [2, 2]
+    assert both[0].tool == "sglang.bench_serving"
+    assert both[0].prompt.tolist() == [30, 20]
+
+
+def test_aiperf(tmp_path):
+    def row(phase: str, start: int, error: object = None) -> dict:
+        metrics = {
+            "input_sequence_length": {"value": 30, "unit": "tokens"},
+            "output_sequence_length": {"value": 3, "unit": "tokens"},
+            "time_to_first_token": {"value": 300.0, "unit": "ms"},
+            "request_latency": {"value": 600.0, "unit": "ms"},
+        }
+        meta = {"benchmark_phase": phase, "request_start_ns": start}
+        return {"metadata": meta, "metrics": metrics, "error": error}
+
+    rows = (row("warmup", 10**9), row("profiling", 3 * 10**9), row("profiling", 2 * 10**9), row("profiling", 9, "x"))
+    (served,) = read_served(write(tmp_path / "profile_export.jsonl", *rows))
+    assert (served.tool, len(served), served.left_out) == ("AIPerf", 2, 2)
+    assert served.arrival.tolist() == [0.0, 1.0]
+    assert served.tpot == pytest.approx([0.15, 0.15])
+
+
+def test_litellm(tmp_path):
+    row = {"startTime": 5.0, "completionStartTime": 5.5, "endTime": 6.0, "prompt_tokens": 9, "completion_tokens": 6}
+    (served,) = read_served(write(tmp_path / "log.jsonl", row, {**row, "startTime": 4.0, "status": "failure"}))
+    assert (len(served), served.left_out, served.tpot[0]) == (1, 1, pytest.approx(0.1))
+    bare = {name: value for name, value in row.items() if name != "completionStartTime"}
+    with pytest.raises(UsageError, match="needs completionStartTime"):
+        read_served(write(tmp_path / "bare.jsonl", bare))
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({"mean_ttft_ms": 3.0, "input_lens": [1]}, "--save-detailed"),
+        ({**BENCH, "start_times": None}, "start times are not in it"),
+        ({**BENCH, "ttfts": [0.1]}, "different lengths"),
+        ({**BENCH, "ttfts": [0, 0, 0]}, "no request that finished"),
+        ({"x": 1}, "no result of vllm bench serve"),
+    ],
+)
+def test_a_file_without_what_a_fit_needs_is_one_line(row, what, tmp_path):
+    with pytest.raises(UsageError, match=what):
+        read_served(write(tmp_path / "x.json", row))
+
+
+def test_too_few_requests():
+    with pytest.raises(UsageError, match="at least 20"):
+        calibrate(system(), [Served("x", "y", *(np.ones(5) for _ in range(5)))])
+
+
+def test_the_command_writes_a_device_that_runs(tmp_path, capsys):
+    small = (*SERVER, "num_prompts=20", "lengths.output=3", "sessions.turns=1", "sharing.groups=0")
+    sets = [part for text in small for part in ("--set", text)]
+    assert call(["run", "chat", "-q", "-o", str(tmp_path / "r"), *sets]) == 0
+    capsys.readouterr()
+    device = tmp_path / "mine.toml"
+    options = ["--model", "qwen3-8b", "--device", "h100", "--set", "costs.silicon=false", "-q"]
+    assert call(["calibrate", str(tmp_path / "r" / "requests.csv"), "-o", str(device), *options]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    tree = tomllib.loads(device.read_text())
+    assert tree["base"] == "h100"
+    assert set(tree["scale"]) == {"linear", "prefill", "decode", "mixed"}
+    assert call(["run", "chat", "-q", "--device", str(device), "--model", "qwen3-8b", "--set", "num_prompts=5"]) == 0
+    assert "calibrated on 20 requests" in " ".join(capsys.readouterr().out.split())

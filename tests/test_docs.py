@@ -1,0 +1,90 @@
+"""Every command that a page of docs/ shows is understood, and what it says they print they print.
+
+Parsing is checked always. The outputs take half a minute with a compiled engine: compared under KVBENCH_LONG=1.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+OUTPUTS = [
+    (page, found)
+    for page in PAGES
+    for found in re.findall(r"<!-- output of: kvbench (.*) -->\n\n((?:    .*\n|\n)+)", page.read_text(encoding="utf-8"))
+]
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="needs a checkout")
+
+
+def shown(page: Path) -> list[str]:
+    """Command lines of indented blocks and of comments, without what a shell does with their output."""
+    text = page.read_text(encoding="utf-8")
+    lines = re.findall(r"^ {4,}\$ kvbench (.*)$", text, re.M) + re.findall(r"<!-- output of: kvbench (.*) -->", text)
+    return [re.sub(r"\s+(#|>|\|).*", "", line) for line in lines]
+
+
+def context(arguments: list[str]):
+    """Parsed as far as the command that would run; it does not."""
+    command, parent = app, None
+    while True:
+        name = arguments[0] if parent is not None else "kvbench"
+        made = command.make_context(name, arguments[1:] if parent is not None else arguments, parent=parent)
+        if not hasattr(command, "commands"):
+            return made
+        arguments, parent = [*made._protected_args, *made.args], made
+        command = command.commands[arguments[0]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_is_understood(page):
+    for line in shown(page):
+        assert context(shlex.split(line)).info_name, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_link_and_picture_is_there(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_an_unknown_option_is_noticed():
+    with pytest.raises(Exception, match="No such option"):
+        context(["run", "chat", "--gird", "x=1"])
+    assert sum(len(shown(page)) for page in PAGES) > 15
+
+
+@pytest.mark.skipif(os.environ.get("KVBENCH_LONG") != "1", reason="compiles the engine: KVBENCH_LONG=1")
+@pytest.mark.parametrize(("page", "block"), OUTPUTS, ids=[f"{page.stem}{i}" for i, (page, _) in enumerate(OUTPUTS)])
+def test_pages_show_what_is_printed(page, block):
+    command, output = block
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
+    line = [sys.executable, "-m", "kvbench", *shlex.split(command), "-q"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600, env=environment, check=True)
+    printed = [text.rstrip() for text in done.stdout.rstrip().splitlines()]
+    assert re.sub(r"^    ", "", output, flags=re.M).rstrip().splitlines() == printed
+
+
+def test_the_table_of_arrays_is_that_of_the_docstrings():
+    spec = importlib.util.spec_from_file_location("arrays", ROOT / "docs" / "arrays.py")
+    arrays = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(arrays)
+    assert (ROOT / "docs" / "arrays.md").read_text(encoding="utf-8") == arrays.table(), "run: python docs/arrays.py"
+    assert sum(1 for _ in arrays.structs()) > 10
+
+
+def test_documents_stay_short():
+    for name in ("README.md", "README.zh-CN.md"):
+        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 120
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 150
