@@ -3,7 +3,7 @@
 Blocks are whole, so the length alone reaches it in steps: the smallest length that is enough is taken, and some
 sessions get a prefix of their own, as long as the shared one. Everything else stays as drawn. What turns of sessions
 find of each other counts too, so the rate has a floor, and the first prompt with each prefix computes it, so it has a
-ceiling; beyond them a note says how far it goes.
+ceiling; beyond them nothing is steered, and a note says how far it goes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ CLOSE = 0.001
 
 TOLERANCE = 0.01
 
-_MOST = 1024.0
+_MOST = 64.0
 """Largest factor on the prefixes."""
+
+_GAIN = 0.005
+"""A doubling of the prefixes that brings less is near the ceiling: the search ends."""
 
 _TRIES = 12
 
@@ -43,7 +46,7 @@ class _Try:
 
 
 def steered(build: Callable[[Steering], Requests], asked: float, block_tokens: int) -> Requests:
-    """The workload whose hit rate is nearest to the asked one, with a note on how it was reached."""
+    """The workload with the asked hit rate, or as drawn where it is out of reach; a note says which, and how."""
 
     def tried(steering: Steering) -> _Try:
         requests = build(steering)
@@ -55,14 +58,18 @@ def steered(build: Callable[[Steering], Requests], asked: float, block_tokens: i
     if enough and min(abs(t.rate - asked) for t in lengths) > CLOSE:
         found = lengths + _private(tried, asked, min(enough, key=lambda t: t.rate).steering.factor)
     best = min(found, key=lambda t: abs(t.rate - asked))
-    said = f"sharing.hit_rate = {asked:g}: sharing.prefix is drawn times {best.steering.factor:.4g}"
-    if best.steering.private:
-        said += f", and {100 * best.steering.private:.3g} % of sessions have one of their own"
     if abs(best.rate - asked) > TOLERANCE:
-        said += (
-            f", which gives {best.rate:.4f}, the nearest that prefixes can: the first prompt of each is computed, "
-            f"blocks of {block_tokens} tokens are whole, and turns of sessions find each other at any length"
+        best = lengths[0]
+        rates = sorted(t.rate for t in found)
+        said = (
+            f"sharing.hit_rate = {asked:g} is out of reach, so nothing is steered: other prefixes give {rates[0]:.3f} "
+            f"to {rates[-1]:.3f}, since the first prompt with each is computed, blocks of {block_tokens} tokens are "
+            "whole, and turns of sessions find each other"
         )
+    else:
+        said = f"sharing.hit_rate = {asked:g}: sharing.prefix is drawn times {best.steering.factor:.4g}"
+        if best.steering.private:
+            said += f", and {100 * best.steering.private:.3g} % of sessions have one of their own"
     return replace(best.requests, notes=(*best.requests.notes, said))
 
 
@@ -76,6 +83,8 @@ def _lengths(tried: Callable[[Steering], _Try], asked: float) -> list[_Try]:
         try:
             found.append(tried(Steering(factor)))
         except UsageError:  # longer than a stream may be
+            break
+        if found[-1].rate < asked and high == _MOST and found[-1].rate - found[-2].rate < _GAIN:
             break
     return found
 

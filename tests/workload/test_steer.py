@@ -57,9 +57,10 @@ def test_the_asked_rate_is_reached(asked, block):
 
 def test_what_cannot_be_reached_is_told():
     many = made(sharing={"groups": 400, "prefix": 50, "hit_rate": 0.95})
-    assert "the nearest that prefixes can: the first prompt of each is computed" in many.notes[-1]
+    assert "is out of reach, so nothing is steered: other prefixes give" in many.notes[-1]
+    assert many.fingerprint() == made(sharing={"groups": 400, "prefix": 50}).fingerprint()
     turns = made(sharing={"groups": 4, "hit_rate": 0.05}, sessions={"turns": 9}, lengths={"prompt": 50, "output": 50})
-    assert "turns of sessions find each other" in turns.notes[-1]
+    assert "is out of reach" in turns.notes[-1]
     with pytest.raises(UsageError, match=r"sharing\.hit_rate steers shared prefixes; set sharing\.groups"):
         made(sharing={"hit_rate": 0.5})
 
