@@ -38,8 +38,8 @@ TRACE_KEYS = (
     Key("trace.sort", "bool", False, "", "sort rows that are not in order of time, instead of stopping"),
     Key("trace.block_tokens", "int", 0, "tokens", "tokens of one hash id; 0 is the format's (Mooncake: 512)", low=0),
     Key("trace.time_scale", "float", 1.0, "", "factor on every time of the trace, delays included", low=1e-9),
-    Key("trace.arrivals", "choice", "recorded", "", "poisson draws them anew, at trace.rate or the recorded mean:"
-        " the same requests without their bursts", ("recorded", "poisson")),
+    Key("trace.arrivals", "choice", "recorded", "", "poisson draws them anew, at trace.rate or the recorded mean,"
+        " without bursts", ("recorded", "poisson")),
     Key("trace.rate", "float", 0.0, "requests/s", "stretch arrivals to this mean, or draw them where there are none;"
         " 0 is as recorded", low=0),
     Key("trace.burstiness", "float", 1.0, "", "gamma shape of arrivals that are drawn: 1 is poisson", low=1e-3,
