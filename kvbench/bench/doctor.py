@@ -6,13 +6,13 @@ The modelled clock needs none of this: its results are the same on any machine.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.jit import CACHE_DIR, PLAIN, cache_root
+from ..core.cache_folder import cache_root, reason_against
+from ..core.jit import PLAIN
 from .machine import BUSY_LOAD, available_bytes, load_average, numba_threads, processors
 
 GOOD, NOTE, BAD = "ok", "note", "bad"
@@ -118,15 +118,10 @@ def _jit() -> Check:
 def _cache() -> Check:
     """A measured run compiles before it measures, so an unwritable folder costs minutes at each start, not trust."""
     root = cache_root()
-    mend = "set NUMBA_CACHE_DIR to a folder that you may write"
-    try:
-        with tempfile.TemporaryFile(dir=CACHE_DIR):
-            pass
-    except OSError as error:
-        return Check("JIT cache", BAD, f"{CACHE_DIR} cannot be written ({error.strerror})", mend)
-    if root not in CACHE_DIR.parents:
-        return Check("JIT cache", BAD, f"{root} cannot be written: every start compiles anew", mend)
-    return Check("JIT cache", GOOD, f"{CACHE_DIR} is writable")
+    if reason := reason_against(root):
+        mend = "set NUMBA_CACHE_DIR to a folder of your own that others cannot write"
+        return Check("JIT cache", BAD, f"{root} {reason}: every start compiles anew", mend)
+    return Check("JIT cache", GOOD, f"{root} is writable, and by nobody else")
 
 
 def _memory() -> Check:

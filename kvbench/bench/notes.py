@@ -13,7 +13,7 @@ _NS_PER_S = 1e9
 _BACKLOG_SHARE = 0.2
 """A run that goes on for this share of its arrivals' span after the last of them was overloaded."""
 
-HIT_RATE_TOLERANCE = 0.02
+HIT_RATE_TOLERANCE = 0.01
 """How far the generated workload may be from the hit rate that is asked for."""
 
 _OF_STATE = {

@@ -6,17 +6,14 @@
 
 Numba does not notice an edit to a callee in another file, and its flags are not part of the cache key.
 Therefore the cache lives in a folder named by a digest of the package's sources, Numba's version, the
-flags and the CPU; older digests are pruned. The folder is the user's own, so a read-only installation
-works, and Numba replaces its files atomically, so two processes may compile at once.
+flags and the CPU (`cache_folder.py`). It is not in the package, so a read-only installation works, and Numba
+replaces its files atomically, so two processes may compile at once.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import ModuleType
@@ -29,32 +26,17 @@ from numba import njit, types
 from numba.core import event
 from numba.experimental import structref
 
+from .cache_folder import cache_root, choose_cache
+
 PLAIN = bool(numba_config.DISABLE_JIT)
 """True when NUMBA_DISABLE_JIT=1: the same code runs as plain Python."""
 
 _JITTED_ROOMS = ("core", "kernels", "costs", "memory", "prefix", "scheduler", "engine", "offline")
 """Rooms whose code may end up in machine code; a test compares this with where `core.jit` is imported."""
 
-_KEEP_DIGESTS = 4
-_PRUNE_AFTER_S = 3600.0
 _FLAGS = ("BOUNDSCHECK", "OPT", "DEBUG_NRT", "CPU_NAME", "CPU_FEATURES", "LOOP_VECTORIZE", "SLP_VECTORIZE")
 
 T = TypeVar("T")
-
-
-def cache_root() -> Path:
-    """The folder that holds the digests: NUMBA_CACHE_DIR, else the user's cache folder, else a temporary one."""
-    if given := os.environ.get("NUMBA_CACHE_DIR"):
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    root = Path(base) / "kvbench" / "jit"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        if os.access(root, os.W_OK):
-            return root
-    except OSError:
-        pass
-    return Path(tempfile.gettempdir()) / f"kvbench-jit-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 
 
 def source_digest() -> str:
@@ -77,29 +59,6 @@ def _cpu_name() -> str:
     return str(binding.get_host_cpu_name())
 
 
-def _prune(root: Path, keep: Path) -> None:
-    """Remove old digests; a folder that another process has just used stays."""
-    try:
-        folders = [p for p in root.iterdir() if p.is_dir() and len(p.name) == 16 and p != keep]
-        folders.sort(key=lambda p: p.stat().st_mtime, reverse=True)
-        for old in folders[_KEEP_DIGESTS - 1 :]:
-            if time.time() - old.stat().st_mtime > _PRUNE_AFTER_S:
-                shutil.rmtree(old, ignore_errors=True)
-    except OSError:
-        pass  # pruning is a courtesy; a run never fails for it
-
-
-def _choose_cache() -> Path:
-    root = cache_root()
-    folder = root / source_digest()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="kvbench-jit-"))
-    _prune(root, folder)
-    return folder
-
-
 def _load_array_math_without_blas() -> None:
     """Numba's array math looks for a BLAS by importing scipy.linalg, a quarter of a second at every start.
 
@@ -116,7 +75,7 @@ def _load_array_math_without_blas() -> None:
 
 _load_array_math_without_blas()
 
-CACHE_DIR = _choose_cache()
+CACHE_DIR = cache_root() / source_digest() if PLAIN else choose_cache(source_digest())
 if not PLAIN:
     numba_config.CACHE_DIR = str(CACHE_DIR)
 

@@ -21,6 +21,9 @@ I64 = NDArray[np.int64]
 MAX_ARRIVAL_NS = 1 << 61
 """Later arrivals leave no room for the run itself below NEVER_NS."""
 
+RATE_TOLERANCE = 0.1
+"""How far the drawn rate may be from the asked one before a note says so."""
+
 UNTIMED = ("all-at-once", "closed", "users")
 """Processes without a rate: all requests are handed over at once, and the engine lets `concurrency` of them in
 (closed), or each user's next one waits for the one before (users)."""
@@ -33,7 +36,10 @@ def session_starts_ns(values: Mapping[str, Any], num_sessions: int, requests: in
         raise UsageError(f"arrivals.off_rate needs arrivals.process = on-off; it is {process}")
     u = uniforms(seeds.arrivals, Purpose.GAP, num_sessions, phase)
     if process != "on-off" and not values["arrivals.stages"]:
-        return arrival_times_ns(process, num_sessions, rate * num_sessions / requests, burstiness, u)
+        times = arrival_times_ns(process, num_sessions, rate * num_sessions / requests, burstiness, u)
+        return rescaled_ns(times, requests / rate) if values["arrivals.exact_rate"] else times
+    if values["arrivals.exact_rate"]:
+        raise UsageError("arrivals.exact_rate rescales to one rate; with stages and on-off set it to false")
     amounts = np.cumsum(_gaps(process, burstiness, u)) * (requests / num_sessions)
     if process == "on-off":
         return _on_off(values, amounts, seeds, phase)
@@ -72,6 +78,33 @@ def arrival_times_ns(process: str, size: int, rate: float, burstiness: float, u:
         return np.rint(np.arange(1, size + 1) * mean_us).astype(np.int64) * NS_PER_US
     gaps_us = np.rint(_gaps(process, burstiness, u) * mean_us).astype(np.int64)
     return np.cumsum(gaps_us) * NS_PER_US
+
+
+def rescaled_ns(times: I64, seconds: float) -> I64:
+    """Arrivals stretched, whole microseconds, so that the last one comes after so many seconds; all at once stay.
+
+    source   vLLM's benchmark: cumulated gaps times (requests / rate) / their sum, unless the rate ramps
+    """
+    if times.size == 0 or times[-1] == 0:
+        return times
+    return np.rint(times * (seconds * NS_PER_S / float(times[-1])) / NS_PER_US).astype(np.int64) * NS_PER_US
+
+
+def rate_note(values: Mapping[str, Any], last_ns: int, requests: int) -> tuple[str, ...]:
+    """Whether drawn gaps were rescaled, where that differs. last_ns: of the last arrival, from the phase's start"""
+    rate = values["arrivals.rate"]
+    plain = values["arrivals.process"] in ("gamma", "poisson") and not values["arrivals.stages"]
+    if not plain or math.isinf(rate) or last_ns == 0:
+        return ()
+    if values["arrivals.exact_rate"]:
+        return (f"gaps of arrivals are rescaled: {requests} requests in {requests / rate:.6g} s (arrivals.exact_rate)",)
+    drawn = requests / (last_ns / NS_PER_S)
+    if abs(drawn / rate - 1) <= RATE_TOLERANCE:
+        return ()
+    return (
+        f"gaps of arrivals are as drawn: {drawn:.4g} requests/s where {rate:g} were asked; arrivals.exact_rate=true "
+        "rescales them, as vllm bench serve does",
+    )
 
 
 def _check_burstiness(process: str, burstiness: float) -> None:

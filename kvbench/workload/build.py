@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..core.config import PHASE, Config, KeyTree
@@ -14,11 +15,16 @@ from .generate import Phase, generate
 from .keys import FROM_SEED, PHASE_KEYS, WORKLOAD_KEYS
 from .options import TraceOptions
 from .protocols import CLIENT_KEYS
+from .sharing import PREFIX_FACTOR, PRIVATE
+from .steer import Steering, steered
 from .trace import TraceInfo, load_trace
 
 _TREE = KeyTree(WORKLOAD_KEYS, PHASE_KEYS)
 _TABLES = {key.name.partition(".")[0] for key in WORKLOAD_KEYS} | {PHASE}
 
+
+BLOCK_TOKENS = 16
+"""Blocks by which sharing.hit_rate is reached where the configuration says none."""
 
 Workload = tuple[Requests, TraceInfo | None]
 """What is asked for, and where a trace came from."""
@@ -29,6 +35,8 @@ def workload_part(cfg: Mapping[str, Any]) -> dict[str, Any]:
     part = {name: value for name, value in cfg.items() if name in _TABLES or name == "seed"}
     if any(phase.get("warm_up") for phase in cfg.get(PHASE, ())):
         part["cache"] = {"state": cfg.get("cache", {}).get("state", "cold")}
+    if cfg.get("sharing", {}).get("hit_rate"):
+        part["block_tokens"] = cfg.get("block_tokens", BLOCK_TOKENS)
     return part
 
 
@@ -41,6 +49,7 @@ def build_workload(cfg: Mapping[str, Any]) -> Workload:
     mine = workload_part(cfg)
     seed = int(mine.pop("seed", 0))
     is_warm = mine.pop("cache", {}).get("state") == "warm"
+    block_tokens = int(mine.pop("block_tokens", BLOCK_TOKENS))
     config = _TREE.resolve([_TREE.layer(mine, "workload")])
     seeds = _seeds(config, seed)
     if config["trace.path"]:
@@ -49,10 +58,25 @@ def build_workload(cfg: Mapping[str, Any]) -> Workload:
         return load_trace(config["trace.path"], _trace_options(config, seeds))
     phases = _phases(config, is_warm)
     _check_loop(phases, config["arrivals.concurrency"])
-    requests = generate(phases, seeds, config["flush"])
+    if config["sharing.hit_rate"]:
+        requests = _steered(phases, seeds, config, block_tokens)
+    else:
+        requests = generate(phases, seeds, config["flush"])
     if phases[0].name == WARM_UP and not config.phases:
         requests = warmed_up_first(requests, config["client.warm_up_prompt"] == "first")
     return requests, None
+
+
+def _steered(phases: list[Phase], seeds: Seeds, config: Config, block_tokens: int) -> Requests:
+    if not any(phase.values["sharing.groups"] for phase in phases):
+        raise UsageError("sharing.hit_rate steers shared prefixes; set sharing.groups, how many there are")
+
+    def build(steering: Steering) -> Requests:
+        told = {PREFIX_FACTOR: steering.factor, PRIVATE: steering.private}
+        scaled = [replace(phase, values={**phase.values, **told}) for phase in phases]
+        return generate(scaled, seeds, config["flush"])
+
+    return steered(build, config["sharing.hit_rate"], block_tokens)
 
 
 def _seeds(config: Config, seed: int) -> Seeds:

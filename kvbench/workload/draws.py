@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     DOCUMENT_TOKENS = 33
     RETOKENISED = 34
     RETOKENISED_FROM = 35
+    PRIVATE = 36
     NAMESPACE = 40
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..core.errors import UsageError
 from ..core.requests import NONE, Requests
 from . import layout, lengths, sharing
-from .arrivals import MAX_ARRIVAL_NS, cancel_times_ns, session_starts_ns
+from .arrivals import MAX_ARRIVAL_NS, cancel_times_ns, rate_note, session_starts_ns
 from .draws import Purpose, Seeds, uniforms
 from .layout import Layout, drawn
 from .pieces import Pieces, one_below_the_other, prompts, side_by_side, single
@@ -96,6 +96,8 @@ def generate(phases: Sequence[Phase], seeds: Seeds, flushes: Sequence[Mapping[st
     part = _joined([part for part, _, _ in made], told)
     ignore_eos = told[0]["client.ignore_eos"]
     produced, notes = lengths.produced_tokens(part.output_tokens, part.max_tokens, ignore_eos)
+    for (own, _, _), values in zip(made, told, strict=True):
+        notes += rate_note(values, int(own.arrival_ns.max()), own.parent.size)
     streams = _Streams(told, part)
     documents = one_below_the_other([own for _, own, _ in made])
     prompt = _prompts(part, documents, produced, streams, used)
@@ -166,7 +168,9 @@ def _columns(values: Values, seeds: Seeds, phase: int, rows: Layout, arrival: I6
     thinking = _thinking(values, seeds, phase, rows)
     output = output + thinking
     layer, layer_tokens = sharing.layers(values, seeds, phase, rows.num_sessions, used)
+    layer, own_prefix = sharing.with_private(values, seeds, phase, layer, layer_tokens, used)
     bare = (rows.parent != NONE) | rows.is_scan
+    text = text + np.where(bare, 0, own_prefix[session])
     layer = np.where(bare, np.int32(NONE), layer[:, session]).T
     tenant, client = sharing.clients(values, seeds, phase, rows.num_sessions)
     priority = sharing.levels(values["arrivals.priorities"], seeds.arrivals, Purpose.PRIORITY, rows.num_sessions, phase)

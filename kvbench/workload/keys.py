@@ -38,8 +38,8 @@ TRACE_KEYS = (
     Key("trace.sort", "bool", False, "", "sort rows that are not in order of time, instead of stopping"),
     Key("trace.block_tokens", "int", 0, "tokens", "tokens of one hash id; 0 is the format's (Mooncake: 512)", low=0),
     Key("trace.time_scale", "float", 1.0, "", "factor on every time of the trace, delays included", low=1e-9),
-    Key("trace.arrivals", "choice", "recorded", "", "poisson draws them anew, at trace.rate or the recorded mean:"
-        " the same requests without their bursts", ("recorded", "poisson")),
+    Key("trace.arrivals", "choice", "recorded", "", "poisson draws them anew, at trace.rate or the recorded mean,"
+        " without bursts", ("recorded", "poisson")),
     Key("trace.rate", "float", 0.0, "requests/s", "stretch arrivals to this mean, or draw them where there are none;"
         " 0 is as recorded", low=0),
     Key("trace.burstiness", "float", 1.0, "", "gamma shape of arrivals that are drawn: 1 is poisson", low=1e-3,
@@ -63,6 +63,8 @@ PHASE_WORKLOAD_KEYS = (
         low=1e-6),
     Key("arrivals.burstiness", "float", 1.0, "", "gamma shape: below 1 burstier than poisson, above steadier",
         low=1e-3, high=1e6),
+    Key("arrivals.exact_rate", "bool", False, "", "rescale drawn gaps so that n requests take n / rate, as vllm bench"
+        " serve does"),
     Key("arrivals.stages", "tables", [], "", "instead of a rate: rate, seconds; for a ramp `to` and ramp ="
         " linear or exponential"),
     Key("arrivals.off_rate", "float", 0.0, "requests/s", "on-off: rate while off; the rate while on makes up for it",
@@ -121,7 +123,7 @@ PHASE_WORKLOAD_KEYS = (
 
 WHOLE_RUN_KEYS = (
     Key("flush", "tables", [], "", "at_s and any of namespace.*: when these are emptied (weights or adapter changed)"),
-    Key("sharing.hit_rate", "float", 0.0, "", "asked for in an infinite cache; 0 is off", low=0, high=1),
+    Key("sharing.hit_rate", "float", 0.0, "", "of an infinite cache: steers sharing.prefix; 0 is off", low=0, high=1),
     Key("arrivals.concurrency", "int", 0, "requests", "most in flight, 0 is no limit; with a rate, waiting"
         " counts from the time meant", low=0),
     Key("seeds.arrivals", "int", FROM_SEED, "", "arrivals, cancels, priorities; -1 is `seed`", low=-1),

@@ -23,7 +23,7 @@ class Protocol:
 
 PROTOCOLS: dict[str, Protocol] = {
     "vllm-bench": Protocol(
-        {"num_prompts": 1000, "client.warm_up": 1, "client.warm_up_prompt": "first"},
+        {"num_prompts": 1000, "arrivals.exact_rate": True, "client.warm_up": 1, "client.warm_up_prompt": "first"},
         "vllm bench serve: 1,000 prompts, fixed lengths, the first one sent before",
     ),
     "sglang-bench": Protocol(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UsageError
-from ..core.requests import NONE
+from ..core.requests import MAX_STREAM_TOKENS, NONE
 from .draws import Purpose, Seeds, uniforms
 from .keys import NAMESPACE_PARTS
 from .layout import drawn
@@ -29,6 +29,9 @@ Values = Mapping[str, Any]
 PREFIX = 3
 LAYERS = ("sharing.system", "sharing.tools", "sharing.few_shot", "sharing.prefix")
 """Keys of the layers' lengths, in the order in which they stand in a prompt."""
+
+PREFIX_FACTOR, PRIVATE = "sharing.prefix times", "sharing.prefix private"
+"""Among the values of a phase where sharing.hit_rate steers; no keys."""
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -53,8 +56,27 @@ def layers(values: Values, seeds: Seeds, phase: int, num_sessions: int, used: Se
         u = uniforms(seeds.sharing, choices[layer], num_sessions, phase)
         which[row] = zipf_ranks(count, values["sharing.zipf"], u)
         purpose, number = (Purpose.PREFIX, 0) if layer == PREFIX else (Purpose.LAYER_TOKENS, layer)
-        tokens[row] = drawn(values, LAYERS[layer], seeds.sharing, purpose, count, number)[which[row]]
+        lengths = drawn(values, LAYERS[layer], seeds.sharing, purpose, count, number)
+        if layer == PREFIX and (factor := values.get(PREFIX_FACTOR, 1.0)) != 1.0:
+            lengths = np.maximum(np.rint(lengths * factor), 1).astype(np.int64)
+            if int(lengths.max()) >= MAX_STREAM_TOKENS:
+                raise UsageError(f"sharing.prefix draws {lengths.max()}, the limit is {MAX_STREAM_TOKENS - 1}")
+        tokens[row] = lengths[which[row]]
     return which, tokens
+
+
+def with_private(
+    values: Values, seeds: Seeds, phase: int, layer: I32, layer_tokens: I32, used: Sequence[int]
+) -> tuple[I32, I64]:
+    """(used, num_sessions) sets, NONE where a session has a prefix of its own, and (num_sessions,) tokens of that."""
+    share = values.get(PRIVATE, 0.0)
+    if share == 0.0 or PREFIX not in used:
+        return layer, np.zeros(layer.shape[1], np.int64)
+    row = list(used).index(PREFIX)
+    chosen = (uniforms(seeds.sharing, Purpose.PRIVATE, layer.shape[1], phase) < share) & (layer[row] != NONE)
+    layer = layer.copy()
+    layer[row, chosen] = NONE
+    return layer, np.where(chosen, layer_tokens[row], 0).astype(np.int64)
 
 
 def documents(values: Values, seeds: Seeds, phase: int, asks: NDArray[np.bool_]) -> Pieces:

@@ -22,7 +22,7 @@ def test_env_says_what_ran(capsys, monkeypatch):
     assert document["versions"]["numpy"] == numpy.__version__
     assert document["machine"]["cpus"] == os.cpu_count()
     assert document["variables"]["OMP_NUM_THREADS"] == "3"
-    assert Path(document["cache"]["folder"]).is_dir()
+    assert Path(document["cache"]["folder"]).name == document["jit"]["digest"]
     assert call(["env"]) == 0
     text = capsys.readouterr().out
     assert f"  kvbench: {__version__}" in text
@@ -38,10 +38,9 @@ def fit(monkeypatch, tmp_path) -> Path:
         path.parent.mkdir(parents=True)
         path.write_text(text + "\n")
     cache = tmp_path / "cache"
-    (cache / "digest").mkdir(parents=True)
+    cache.mkdir(mode=0o700)
     monkeypatch.setattr(doctor, "SYSTEM", tmp_path / "sys")
     monkeypatch.setattr(doctor, "PLAIN", False)
-    monkeypatch.setattr(doctor, "CACHE_DIR", cache / "digest")
     monkeypatch.setattr(doctor, "cache_root", lambda: cache)
     monkeypatch.setattr(doctor, "load_average", lambda: 0.1)
     monkeypatch.setattr(doctor, "available_bytes", lambda: 8 << 30)
@@ -73,8 +72,8 @@ def test_a_fit_machine_passes(fit, capsys):
         ("load_average", lambda: 0.9, "load"),
         ("available_bytes", lambda: 1 << 30, "memory"),
         ("PLAIN", True, "jit"),
-        ("cache_root", lambda: Path("/elsewhere"), "JIT cache"),
-        ("CACHE_DIR", Path("/nowhere/at/all"), "JIT cache"),
+        ("cache_root", lambda: Path("/dev/null/cache"), "JIT cache"),
+        ("reason_against", lambda _: "belongs to another user", "JIT cache"),
         ("_steps", lambda: iter([15_000_000, 16_000_000]), "clock"),
     ],
 )

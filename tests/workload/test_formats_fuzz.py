@@ -126,3 +126,46 @@ def test_servegen_scratched(tmp_path, draws, file):
     path = servegen_folder(tmp_path) / file
     path.write_bytes(scratched(path.read_bytes(), draws.draw))
     holds_together(tmp_path, num_prompts=50)
+
+
+def renamed(data: bytes, old: str) -> bytes:
+    """A file with one of its columns, or top-level keys, under another name."""
+    if data[:1] not in b"{[":
+        head, rest = data.split(b"\n", 1)
+        cells = [cell + "_" if cell.strip() == old else cell for cell in head.decode().split(",")]
+        return ",".join(cells).encode() + b"\n" + rest
+    rows, is_array = top_level(data)
+    rows = [{key + "_" * (key == old): value for key, value in r.items()} for r in rows]
+    return json.dumps(rows).encode() if is_array else b"".join(json.dumps(r).encode() + b"\n" for r in rows)
+
+
+def top_level(data: bytes):
+    try:
+        document = json.loads(data)
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in data.splitlines()], False
+    return (document, True) if isinstance(document, list) else ([document], False)
+
+
+def top_names(data: bytes) -> list[str]:
+    if data[:1] not in b"{[":
+        return [cell.strip() for cell in data.split(b"\n", 1)[0].decode().split(",")]
+    return sorted({key for r in top_level(data)[0] for key in r})
+
+
+NAMED = [(name, key) for name, data in EXAMPLES.items() for key in top_names(data)]
+
+
+@pytest.mark.parametrize(("name", "key"), NAMED)
+def test_a_name_that_is_mistyped_is_an_error_or_told(tmp_path, name, key):
+    """Or it was never read: then nothing changes. What is read is never dropped in silence."""
+    path = tmp_path / "x"
+    path.write_bytes(EXAMPLES[name])
+    before = load(path, **options_for(name))
+    path.write_bytes(renamed(EXAMPLES[name], key))
+    try:
+        after = load(path, **options_for(name))
+    except UsageError:
+        return
+    told = any(key + "_" in note for note in after.notes) or before.notes != after.notes
+    assert told or after.fingerprint() == before.fingerprint()

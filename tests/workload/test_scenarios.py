@@ -34,7 +34,7 @@ def test_the_list():
 def test_scenario_is_valid(name):
     requests = requests_of(name)
     requests.check()
-    assert requests.notes == ()
+    assert not [note for note in requests.notes if not note.startswith("gaps of arrivals are as drawn")]
     assert (10 if name in MEASURED else 100) <= len(requests) <= 5_000
     first = (FOLDER / f"{name}.toml").read_text("utf-8").splitlines()[0]
     assert first.startswith("# ")
