@@ -110,6 +110,7 @@ def _unstick(w):
     """No engine can plan and nothing will happen: the head of a queue can never run. False: nobody waits."""
     for k in range(w.ready.size):
         e = w.engines[k]
+        e.now = max(e.now, w.now)
         if drop_head(e):
             read_outbox(w, e)
             w.ready[k] = e.now

@@ -81,7 +81,7 @@ class MeasuredRun(Simulation):
         self._logits: dict[int, NDArray[np.float32]] = {}
         self.texts = Texts(with_beams(requests, settings), self._seqs["output"], device.vocab, settings.seed)
         self._worker = Worker(device, self.texts, settings.block_tokens, temperature, plant)
-        self._stepper = stepwise.Stepper(self.engine)
+        self._stepper = stepwise.Stepper(self.world, self.engine)
         self._host_copies = HostCopies(self.engine, self._stepper, device)
         self._running: Future[DoneStep] | None = None
         self._mark = 0

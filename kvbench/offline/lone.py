@@ -107,7 +107,7 @@ def _compiled() -> Callable[..., int]:
 def _arrive(e, seq):
     e.seqs.engine[seq] = e.number
     if can_never_run(e.seqs, seq, e.rules.capacity_tokens, e.rules.max_model_len):
-        close_sequence(e, seq, REFUSED, e.now)
+        close_sequence(e, seq, REFUSED)
         return
     set_state(e, seq, TOKENIZING)
     set_state(e, seq, WAITING)

@@ -24,6 +24,7 @@ from ..engine.build import build_engine, share
 from ..engine.cached import cached_prefixes
 from ..engine.settings import BeamRules, EngineSettings
 from ..scheduler.state import Engine
+from ..scheduler.state_columns import HASHED
 from .lone import run_alone, without_clock
 from .order import arrival_order
 
@@ -88,9 +89,15 @@ def _hand_over(visitor, e):
 
 def _shadow_cached(e: Engine) -> None:
     """Check mode: what lies in the cache already was written, and ends the prefix that it is known for."""
+    chain, written = e.shadow.chain, e.shadow.written
+    if e.rules.cache_kind == HASHED:  # twins too: the map names one of them
+        cached = np.flatnonzero(e.pool.content)
+        chain[cached] = e.pool.content[cached]
+        written[cached] = e.rules.block_tokens
+        return
     for content, block in cached_prefixes(e).items():
-        e.shadow.chain[block] = content
-        e.shadow.written[block] = e.rules.block_tokens
+        chain[block] = content
+        written[block] = e.rules.block_tokens
 
 
 def visited_tokens(requests: Requests, state: str) -> I64:

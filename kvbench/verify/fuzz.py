@@ -25,6 +25,7 @@ from ..core.journal import CANCELLED
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine.integrity import check_integrity
+from ..offline.warm import prepared
 from ..scheduler.state_columns import NO_FAULT, OUT_OF_KV
 from .fuzz_systems import Combination, combinations, draw_settings
 from .fuzz_workload import Ask, draw_asks, request_table, some_of
@@ -167,7 +168,7 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     asks = _asks(seed, c, number)
     chosen = range(len(asks)) if requests is None else sorted(set(requests))
     table = request_table(some_of(asks, chosen))
-    simulation = Simulation(table, settings, step_costs())
+    simulation = prepared(Simulation(table, settings, step_costs()))
     what, early = "", False
     try:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly

@@ -105,7 +105,14 @@ def _others() -> Iterator[Variation]:
     for preset, cache in (("vllm", "hash"), ("sglang", "radix")):
         yield Variation(
             f"{preset} {cache} block 16 tight backup",
-            (f"preset={preset}", f"cache.kind={cache}", "cache.backup=true", "cache.blocks=40", *_CHUNK[preset]),
+            (
+                f"preset={preset}",
+                f"cache.kind={cache}",
+                "overlap=false",
+                "cache.backup=true",
+                "cache.blocks=40",
+                *_CHUNK[preset],
+            ),
         )
     urgent = (
         "preset=vllm-0.19",

@@ -162,7 +162,8 @@ def test_counters_are_those_of_the_modelled_clock(name):
     def check(case: systems.Case, overlap: bool) -> None:
         asks = [replace(a, arrival_ns=0, cancel_ns=None, think_ns=0) for a in case[0]]
         system = replace(case[1], overlap=overlap, record_steps=True, concurrency=0, closed_loop=False)
-        system = replace(system, tokenize_ns_per_token=0, detokenize_ns=0, fast=False)
+        system = replace(system, tokenize_ns_per_token=0, tokenize_ns_per_request=0, serial_tokenizer=False)
+        system = replace(system, detokenize_ns=0, output_ns_per_token=0, fast=False)
         run, modelled = measured(asks, system), Simulation(request_table(asks), system, small_tables())
         try:
             finish(modelled, 40_000)
