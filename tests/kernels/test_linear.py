@@ -49,6 +49,7 @@ def test_rows_beyond_a_chunk():
 def test_wrong_shapes_are_refused_before_anything_is_written():
     x, w = arrays(4, 24, 20)
     packed, y = linear.pack(w), np.zeros((4, 20), np.float32)
+    wide = np.zeros((4, 20 + linear.PANEL), np.float32)
     for bad_x, bad_y in (
         (x[:, :23], y),
         (x[:3], y),
