@@ -53,7 +53,7 @@ def test_wrong_shapes_are_refused_before_anything_is_written():
     for bad_x, bad_y in (
         (x[:, :23], y),
         (x[:3], y),
-        (x, np.zeros((4, 20 + linear.PANEL), np.float32)),
+        (x, wide),
         (x.astype(np.float64), y),
         (x[:, ::-1], y),
     ):
