@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from ..core.printable import printable
 from .options import RunCommand, configuration_options, configured
 from .progress import ProgressBar
 
@@ -237,4 +238,4 @@ def quiet_compiler(quiet: bool) -> None:
 
 
 def say(text: str) -> None:
-    click.echo(f"kvbench: {text}", err=True)
+    click.echo(f"kvbench: {printable(text)}", err=True)

@@ -6,12 +6,11 @@ policies as columns. Any other grid has a row for each point.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.printable import csv_text
 from .choice import Candidate, choose
 from .record import SCHEMA, RunRecord
 from .replay_table import replay_notes, rules
@@ -262,6 +261,4 @@ def csv_cell(value: Any) -> str:
 
 
 def csv_line(cells: list[str]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
-    return out.getvalue()
+    return ",".join(map(csv_text, cells)) + "\n"
