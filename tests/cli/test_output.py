@@ -85,3 +85,36 @@ def test_a_closed_output_is_one_line(closed):
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) <= 1
     assert "report it" not in done.stderr
+
+
+RUN = ["run", "chat", "--num-prompts", "3", "-q"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        RUN,
+        [*RUN, "--seeds", "2"],
+        [*RUN, "--grid", "cache.blocks=3000,4000"],
+        [*RUN, "--cache-state", "both"],
+        ["sweep", *RUN[1:], "--grid", "cache.blocks=3000", "--jobs", "1"],
+        ["ab", *RUN[1:], "--set-b", "cache.blocks=4000"],
+    ],
+)
+def test_a_folder_with_files_of_others_is_refused(command, fake_engine, tmp_path, capsys):
+    """Their own results it takes again, and what the user forces."""
+    out = tmp_path / "out"
+    assert call([*command, "-o", str(out)]) == 0
+    assert call([*command, "-o", str(out)]) == 0
+    capsys.readouterr()
+    inner = out / "more"
+    inner.mkdir()
+    (inner / "thesis.tex").write_text("years of work")
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*")}
+    assert call([*command, "-o", str(out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "more/thesis.tex" in line
+    assert "--force" in line
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("*")} == before
+    assert call([*command, "-o", str(out), "--force"]) == 0
+    assert (inner / "thesis.tex").read_text() == "years of work"
