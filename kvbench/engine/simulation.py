@@ -31,7 +31,7 @@ from ..scheduler.state_columns import (
     STATE_NAMES,
     TIMED_OUT,
 )
-from .attribution import parts_of
+from .attribution import parts_of, tokenize_of
 from .build import build_engine
 from .flush import Flushes
 from .integrity import check_integrity
@@ -230,6 +230,7 @@ class Simulation:
             itl_count=e.journal.count[: e.journal.rows],
             steps=e.journal.steps[: e.journal.num_steps],
             parts_ns=parts_of(q, status, self.settings)[heard],
+            tokenize_ns=tokenize_of(q, status, self.settings)[heard],
             itl_phase=self._phase_of_gaps(),
         )
 

@@ -6,6 +6,7 @@ policies as columns. Any other grid has a row for each point.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -229,7 +230,8 @@ def short_names(keys: tuple[str, ...]) -> list[str]:
 
 
 def shown_value(value: str) -> str:
-    return value if len(value) <= LONGEST_VALUE else "..." + value[3 - LONGEST_VALUE :]
+    """A value whole, a long one in several lines."""
+    return "\n".join(textwrap.wrap(value, LONGEST_VALUE)) or value
 
 
 def _figure(title: str, value: float | int | None) -> str:

@@ -148,7 +148,7 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
         ),
         *_sharing(record),
         *_reservation(record),
-        ("metadata", size(int(s["metadata"] or 0))),
+        ("records", f"{size(int(s['metadata'] or 0))} of host memory that say what lies in which block"),
         ("evictions", f"{_decimal(s['evicted_blocks'], 0)} blocks"),
         (
             "preemptions",
