@@ -249,7 +249,7 @@ def memory_lines(system: System) -> tuple[MemoryLine, ...]:
         MemoryLine("weights", budget.weights_bytes),
         MemoryLine("KV", blocks * budget.block_bytes, kv),
         MemoryLine("reserved", budget.reserved_bytes, "activations, workspaces, driver: an estimate"),
-        MemoryLine("metadata", budget.metadata_bytes, "block tables and slots"),
+        MemoryLine("tables", budget.metadata_bytes, "block tables and slots, on the device"),
     )
 
 

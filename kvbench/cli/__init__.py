@@ -6,6 +6,8 @@ Every error is one line, and its exit code belongs to the exception.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ import click
 
 from .. import __version__
 from ..core.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
+from ..core.printable import printable
 from .calibrate import calibrate_command
 from .capacity import capacity_command
 from .compare import ab_command, compare_command
@@ -32,6 +35,9 @@ from .sweep import sweep_command
 from .trace import trace_command
 from .validate import validate_command
 from .verify import verify_command
+
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What writing to a full disk, or to what was closed, gives. Files that kvbench writes have a line of their own."""
 
 NO_COLOR = bool(os.environ.get("NO_COLOR"))
 
@@ -85,6 +91,8 @@ def main() -> None:
 def call(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing but SystemExit of Python itself gets through."""
     try:
+        if sys.stdout is None:
+            raise KvbenchError("the output is closed; send it to a file or to /dev/null")
         code = app.main(args=list(arguments), prog_name="kvbench", standalone_mode=False)
         sys.stdout.flush()
         return int(code or EXIT_OK)
@@ -94,12 +102,22 @@ def call(arguments: Sequence[str]) -> int:
         return _fail(f"{error.format_message()} (try kvbench --help)", EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted before there was a result", EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (`| head`) has gone: not an error, but the flush at exit must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (`| head`) has gone: not an error
+        _abandon_output()
         return EXIT_OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OF_OUTPUT:
+            return _unexpected(error, arguments)
+        _abandon_output()
+        return _fail(f"cannot write the output: {error.strerror or error}", EXIT_FAILED)
     except Exception as error:
         return _unexpected(error, arguments)
+
+
+def _abandon_output() -> None:
+    """Let the flush at exit not fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
@@ -114,5 +132,6 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
 
 def _fail(message: str, code: int) -> int:
     label = click.style("kvbench:", fg="red")
-    click.echo(f"{label} {' '.join(message.split())}", err=True, color=False if NO_COLOR else None)
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed or full too: the exit code says it
+        click.echo(f"{label} {printable(' '.join(message.split()))}", err=True, color=False if NO_COLOR else None)
     return code

@@ -27,13 +27,13 @@ def run_both(parameters: dict[str, Any]) -> int:
     configurations = [configured(parameters, [("--cache-state both", f"cache.state={state}")]) for state in STATES]
     quiet_compiler(parameters["quiet"])
     from ..bench.run import run
-    from ..report.files import make_folder
+    from ..report.files import make_folder, result_folder
     from ..report.run_json import to_text
     from ..report.side_by_side import side_by_side, side_by_side_document
 
     folders = []
     if parameters["output"] is not None:
-        whole = make_folder(Path(parameters["output"]))
+        whole = result_folder(Path(parameters["output"]), parameters["force"])
         folders = [make_folder(whole / state) for state in STATES]
     steps, quiet = parameters["steps"], parameters["quiet"]
     results = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_OK, KvbenchError, UsageError
-from .options import RunCommand, configuration_options, configured
+from .options import RunCommand, configuration_options, configured, force_option
 from .progress import ProgressBar
 from .run import quiet_compiler, say
 
@@ -48,6 +48,7 @@ def compare_command(paths: tuple[str, ...], across: tuple[str, ...], show_all: b
 @click.option("--set-b", "sets_b", metavar="KEY=VALUE", multiple=True, help="Any key, of side B.")
 @click.option("--seeds", metavar="K", type=click.IntRange(min=1), default=1, help="Pairs: K seeds from --seed on.")
 @click.option("-o", "--output", metavar="DIR", help="Write comparison.csv, and the runs into DIR/a and DIR/b.")
+@force_option
 @click.option("--all", "show_all", is_flag=True, help="Every metric.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
@@ -72,7 +73,7 @@ def ab_command(**parameters: Any) -> int:
         for name in "AB"
     }
     seeds = seeds_from(configured(parameters).config["seed"], parameters["seeds"])
-    kept = KeptRuns(parameters["output"])
+    kept = KeptRuns(parameters["output"], parameters["force"])
     with ProgressBar(parameters["quiet"], "runs") as progress:
         group, warnings = run_ab(sides, seeds, progress, kept.keep)
     for warning in () if parameters["quiet"] else warnings:
@@ -92,11 +93,11 @@ class KeptRuns:
     Where time is measured each side runs twice a seed; the second time is in DIR/a-again and DIR/b-again.
     """
 
-    def __init__(self, output: str | None) -> None:
+    def __init__(self, output: str | None, force: bool) -> None:
         """UsageError: the place cannot be written, which is found before the runs."""
-        from ..report.files import make_folder
+        from ..report.files import result_folder
 
-        self._folder = None if output is None else make_folder(Path(output))
+        self._folder = None if output is None else result_folder(Path(output), force)
         self._records: dict[str, list[RunRecord]] = {}
 
     def keep(self, side: str, earlier: int, result: Result) -> None:

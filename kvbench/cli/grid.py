@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def run_points(parameters: dict[str, Any]) -> int:
     """Check everything, run the points, show what they gave."""
-    from ..report.files import make_folder
+    from ..report.files import result_folder
     from ..sweep.grid import make_points, parse_axis
 
     axes = [_sized(parse_axis(text), parameters) for text in parameters["grids"]]
@@ -30,7 +30,8 @@ def run_points(parameters: dict[str, Any]) -> int:
         from ..report.plot import check_plot
 
         check_plot(Path(parameters["plot"]), {axis.key: axis.values for axis in axes})
-    folder = None if parameters["output"] in (None, STDOUT) else make_folder(Path(parameters["output"]))
+    output = parameters["output"]
+    folder = None if output in (None, STDOUT) else result_folder(Path(output), parameters["force"])
     quiet_compiler(parameters["quiet"])
     found = _found(axes, points, parameters, folder)
     _write(found, parameters, folder)

@@ -115,6 +115,9 @@ def configuration_options(command: F) -> F:
     return command
 
 
+force_option = click.option("--force", is_flag=True, help="-o: also a folder that holds other files.")
+
+
 def give_verbose(group: click.Group) -> None:
     """-v for every command below that has none of its own: `call` shows the trace of a fault where it is given."""
     for command in group.commands.values():

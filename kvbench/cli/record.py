@@ -7,26 +7,30 @@ from pathlib import Path
 import click
 
 from ..core.errors import EXIT_OK
+from .options import force_option
 
 
 @click.command()
 @click.option("--engine", required=True, type=click.Choice(["vllm", "sglang"]), help="Whose code is recorded.")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Where the .jsonl files go.")
+@force_option
 @click.option("--seed", metavar="S", default=0, type=click.IntRange(0), help="Of every script.")
 @click.option("--streams", metavar="N", default=4, type=click.IntRange(1, 100), help="Of each component.")
 @click.option("--operations", metavar="N", default=400, type=click.IntRange(8), help="Of a stream, roughly.")
 @click.option("--rehearse", is_flag=True, help="Record kvbench's own code instead, to try scripts and format.")
 @click.option("--json", "as_json", is_flag=True, help="Print the names of the files as JSON.")
 def record_command(
-    engine: str, output: str, seed: int, streams: int, operations: int, rehearse: bool, as_json: bool
+    engine: str, output: str, force: bool, seed: int, streams: int, operations: int, rehearse: bool, as_json: bool
 ) -> int:
     """Record what a real engine's scheduler and cache do, for `kvbench verify golden`.
 
     The engine's public classes are led through generated operations, with a model that only emits given tokens: its
     KV cache manager and scheduler (vllm), its radix tree (sglang). It has to be importable here; no GPU is used.
     """
+    from ..report.files import check_foreign
     from ..verify.record.recorder import record
 
+    check_foreign(Path(output), force)
     written = record(engine, Path(output), seed, streams, operations, rehearse)
     if as_json:
         from ..report.run_json import to_text

@@ -16,11 +16,11 @@ from .run import STDOUT, quiet_compiler, say, write_files
 def run_replicates(parameters: dict[str, Any]) -> int:
     """Run every seed; files of each in a folder of its own, summary.csv of all beside them."""
     from ..bench.replicates import run_seeds, same_workload, seeds_from
-    from ..report.files import make_folder, write_whole
+    from ..report.files import make_folder, result_folder, write_whole
     from ..report.replicates import replicates_csv
 
     quiet, output = parameters["quiet"], parameters["output"]
-    folder = None if output in (None, STDOUT) else make_folder(Path(output))
+    folder = None if output in (None, STDOUT) else result_folder(Path(output), parameters["force"])
     quiet_compiler(quiet)
     seeds = seeds_from(configured(parameters).config["seed"], parameters["seeds"])
     records = []

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from .options import RunCommand, configuration_options, configured
+from ..core.printable import printable
+from .options import RunCommand, configuration_options, configured, force_option
 from .progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ DETAILS = ("intervals", "attribution", "steady")
 @click.command(cls=RunCommand)
 @configuration_options
 @click.option("-o", "--output", metavar="DIR", help="Write requests.csv, summary.csv, run.json; - prints summary.csv.")
+@force_option
 @click.option("--steps", is_flag=True, help="Write steps.csv too (with -o).")
 @click.option(
     "--format",
@@ -127,11 +129,11 @@ def cache_state(parameters: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
-    from ..report.files import make_folder
+    from ..report.files import result_folder
 
     # before the run: a place that cannot be written shall not cost one
     output, quiet = parameters["output"], parameters["quiet"]
-    folder = None if output in (None, STDOUT) else make_folder(Path(output))
+    folder = None if output in (None, STDOUT) else result_folder(Path(output), parameters["force"])
     quiet_compiler(quiet)
     from ..bench.run import run
 
@@ -237,4 +239,4 @@ def quiet_compiler(quiet: bool) -> None:
 
 
 def say(text: str) -> None:
-    click.echo(f"kvbench: {text}", err=True)
+    click.echo(f"kvbench: {printable(text)}", err=True)

@@ -71,7 +71,8 @@ def config_command(as_json: bool, **parameters: Any) -> int:
         return EXIT_OK
     for key in key_tree().keys:
         value = toml_text(config[key.name])
-        click.echo(f"{key.name} = {value}{_origin(config.where[key.name])}")
+        line, origin = f"{key.name} = {value}", _origin(config.where[key.name])
+        click.echo(line + origin if len(line + origin) <= WIDTH else f"{line}\n{origin}")
         unit = f" {key.unit}" if key.unit else ""
         choices = f"one of {', '.join(toml_text(c) for c in key.choices)}; " if key.choices else ""
         text = f"{key.meaning}; {choices}default {toml_text(key.default)}{unit}"
@@ -98,5 +99,6 @@ def _section(title: str, lines: Mapping[str, str]) -> None:
     click.echo(title)
     width = max(map(len, lines), default=0)
     for name, text in lines.items():
-        click.echo(f"  {name:<{width}}  {text}")
+        indent = " " * (width + 4)
+        click.echo(textwrap.fill(f"  {name:<{width}}  {text}", WIDTH, subsequent_indent=indent, break_on_hyphens=False))
     click.echo()

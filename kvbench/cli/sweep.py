@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
-from .options import RunCommand, configuration_options, configured, keys_completed
+from .options import RunCommand, configuration_options, configured, force_option, keys_completed
 from .progress import ProgressBar
 from .run import say
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seeds", metavar="K", type=click.IntRange(min=1), help="Each point under K seeds, from --seed on.")
 @click.option("-o", "--output", metavar="DIR", required=True, help="sweep.csv, and a folder for each point.")
+@force_option
 @click.option("--steps", is_flag=True, help="Write steps.csv of each point too.")
 @click.option("-j", "--jobs", metavar="N", type=click.IntRange(min=1), help="Workers; all cores by default.")
 @click.option("--backend", type=click.Choice(["loky", "dask", "ray"]), default="loky", help="Processes, or a cluster.")
@@ -46,7 +47,7 @@ def sweep_command(**parameters: Any) -> int:
     A point is there when its run.json was written by the same code for the same configuration. On a cluster DIR and
     the files that X names have to lie where the workers see them.
     """
-    from ..report.files import make_folder, write_whole
+    from ..report.files import result_folder, write_whole
     from ..report.sweep import sweep_csv
     from ..sweep.grid import make_points, parse_axis
     from ..sweep.resume import plan, run_sweep, with_seeds
@@ -60,7 +61,7 @@ def sweep_command(**parameters: Any) -> int:
     points = make_points(axes, lambda changes: configured(parameters, changes))
     measured = any(point.system.config["clock"] == "measured" for point in points)
     run = _runner(parameters, measured)
-    folder = make_folder(Path(parameters["output"]).absolute())
+    folder = result_folder(Path(parameters["output"]).absolute(), parameters["force"])
     planned = plan(axes, points, folder, parameters["steps"])
     quiet = parameters["quiet"]
     if not quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..core.errors import EXIT_OK, UsageError
+from ..core.printable import printable
 from .run import quiet_compiler, say
 
 if TYPE_CHECKING:
@@ -91,13 +93,18 @@ def convert_command(
     _write(path, write(requests) if target == "kvbench" else mooncake_out.write(requests, block))
     if not parameters["quiet"]:
         for note in requests.notes:
-            say(f"note: {note}")
+            _tell("note", note)
         for text in lost:
-            say(f"lost: {text}")
+            _tell("lost", text)
         if target == "mooncake" and (keys := mooncake_out.keys_to_read(requests, block)):
             say(f"read it with {' and '.join(keys)}")
         say(f"wrote {len(requests):,} requests to {path}; fingerprint {requests.fingerprint()[:16]}")
     return EXIT_OK
+
+
+def _tell(label: str, text: str) -> None:
+    """One note, in lines that fit a terminal."""
+    click.echo(textwrap.fill(f"kvbench: {label}: {printable(text)}", 100, subsequent_indent="    "), err=True)
 
 
 @trace_command.command("fit")

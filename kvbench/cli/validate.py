@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..core.errors import EXIT_OK
-from .options import clients_completed, keys_completed
+from .options import clients_completed, force_option, keys_completed
 from .progress import ProgressBar
 from .run import quiet_compiler, say
 
@@ -15,6 +15,7 @@ from .run import quiet_compiler, say
 @click.command()
 @click.argument("folder", metavar="DIR")
 @click.option("-o", "--output", metavar="DIR", help="Write fidelity.csv and fidelity.json.")
+@force_option
 @click.option("--client", metavar="NAME", shell_complete=clients_completed, help="Of the tables. [5 prompts a slot]")
 @click.option(
     "--set", "sets", metavar="KEY=VALUE", multiple=True, shell_complete=keys_completed, help="Any key, for all."
@@ -22,7 +23,7 @@ from .run import quiet_compiler, say
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def validate_command(
-    folder: str, output: str | None, client: str | None, sets: tuple[str, ...], as_json: bool, quiet: bool
+    folder: str, output: str | None, force: bool, client: str | None, sets: tuple[str, ...], as_json: bool, quiet: bool
 ) -> int:
     """Compare predictions with what was measured on real servers.
 
@@ -31,10 +32,10 @@ def validate_command(
     """
     from ..report.fidelity import fidelity_table
     from ..report.fidelity_files import fidelity_document, write_fidelity
-    from ..report.files import make_folder
+    from ..report.files import result_folder
     from ..report.run_json import to_text
 
-    written = None if output is None else make_folder(Path(output))
+    written = None if output is None else result_folder(Path(output), force)
     quiet_compiler(quiet)
     from ..fidelity.validate import validate
 

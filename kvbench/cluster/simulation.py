@@ -15,7 +15,7 @@ from ..core.journal import Counters
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
-from ..engine.attribution import parts_of
+from ..engine.attribution import parts_of, tokenize_of
 from ..engine.build import build_engine, capacity_tokens, share
 from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
@@ -244,6 +244,7 @@ class Simulation:
             itl_count=np.concatenate([j["count"][: j["rows"]] for j in journals]),
             steps=np.concatenate([j["steps"][: j["num_steps"]] for j in journals]),
             parts_ns=parts_of(q, status, self.settings)[heard],
+            tokenize_ns=tokenize_of(q, status, self.settings)[heard],
             itl_phase=self._phase_of_gaps(),
         )
 

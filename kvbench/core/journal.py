@@ -59,6 +59,11 @@ def no_parts() -> I64:
     return np.zeros((0, len(PARTS)), np.int64)
 
 
+def no_times() -> I64:
+    """Of sequences that came as tokens."""
+    return np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Journal:
     """What happened. Sequence arrays have shape (num_sequences,), in order of request, then sample.
@@ -68,6 +73,7 @@ class Journal:
     status           FINISHED ...
     arrival_ns       intended arrival (resolved for later turns of a session)
     queued_ns        tokenised and in the waiting queue
+    tokenize_ns      of the time before its first step, what turned its text into tokens; empty: nothing did
     scheduled_ns     start of the first step that computed one of its tokens
     first_token_ns   first token handed out
     finish_ns        last token handed out; for a cancelled one, when it left
@@ -97,6 +103,7 @@ class Journal:
     itl_count: I64
     steps: I64
     parts_ns: I64 = field(default_factory=no_parts)
+    tokenize_ns: I64 = field(default_factory=no_times)
     itl_phase: I64 | None = None
 
 

@@ -22,9 +22,7 @@ def parts_of(sequences: Mapping[str, I64], status: I64, settings: EngineSettings
     """
     q, spent = sequences, sequences["spent"]
     end, ran = q["finish"], q["scheduled"] != NEVER
-    queued = (q["queued"] != NEVER) & (status != REFUSED) & ((status != CANCELLED) | (q["queued"] <= end))
-    own = settings.tokenize_ns_per_request + settings.tokenize_ns_per_token * q["prompt"]
-    tokenize = np.where(queued, own, 0)
+    tokenize = tokenize_of(q, status, settings)
     handed = q["finish"] - q["last_token"] if settings.output_ns_per_token else settings.detokenize_ns
     detokenize = np.where(status == FINISHED, handed, 0)
     queue = np.where(ran, q["scheduled"], end) - q["arrival"] - tokenize
@@ -40,3 +38,10 @@ def parts_of(sequences: Mapping[str, I64], status: I64, settings: EngineSettings
     parts[(status == PARTIAL) | (end == NEVER)] = NEVER
     assert parts.shape[1] == len(PARTS)
     return parts
+
+
+def tokenize_of(sequences: Mapping[str, I64], status: I64, settings: EngineSettings) -> I64:
+    """(num_sequences,) ns that turned the text of each into tokens: a part of no queue, in parts or in the table."""
+    q = sequences
+    queued = (q["queued"] != NEVER) & (status != REFUSED) & ((status != CANCELLED) | (q["queued"] <= q["finish"]))
+    return np.where(queued, settings.tokenize_ns_per_request + settings.tokenize_ns_per_token * q["prompt"], 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..core.printable import printable
 from .judge import PASSED, REGRESSION, STALE, UNCERTAIN, UNJUDGED, UNMEASURED, Outcome, Report
 from .table import comparison_cells, limit
 
@@ -48,4 +49,4 @@ def _row(one: Outcome) -> str:
 
 def _safe(text: str) -> str:
     """Names come from files: no new cell, no line, no tag."""
-    return " ".join(text.split()).replace("|", "&#124;").replace("<", "&lt;")
+    return printable(" ".join(text.split())).replace("|", "&#124;").replace("<", "&lt;")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..core.config import read_text
 from ..core.errors import UsageError
+from ..core.printable import csv_text
 from ..metrics.latency import LATENCIES
 from ..report.csv_files import SUMMARY_COLUMNS, summary_csv
 from ..report.record import RunRecord
@@ -164,6 +165,4 @@ def to_csv(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         for row in run.rows:
             cells = {**row, "machine": "" if run["clock"] == "modelled" else row["machine"]}
-            out = io.StringIO()
-            csv.writer(out, lineterminator="\n").writerow([cells.get(name, "") for name in COLUMNS])
-            yield out.getvalue()
+            yield ",".join(csv_text(cells.get(name, "")) for name in COLUMNS) + "\n"

@@ -61,7 +61,7 @@ def comparison_cells(c: Comparison) -> list[str]:
 def _interval(c: Comparison) -> str:
     if c.low is not None:
         return f"{ratio(c.low)} .. {ratio(c.high)}"
-    return f"needs {FEWEST_PAIRS} pairs" if len(c.pairs) < FEWEST_PAIRS else "-"
+    return f"needs {FEWEST_PAIRS} pairs" if c.ratio is not None and len(c.pairs) < FEWEST_PAIRS else "-"
 
 
 def comparison_document(group: Group, compared: Sequence[Comparison], names: tuple[str, str]) -> dict[str, Any]:
@@ -119,7 +119,8 @@ def shown_outcomes(report: Report) -> list[Outcome]:
 
 def _outcome_cells(one: Outcome) -> list[str]:
     c = one.compared
-    return [c.metric, *both(c.baseline, c.candidate), ratio(c.ratio), limit(one), one.outcome]
+    outcome = f"{c.verdict}, {UNJUDGED}" if one.outcome == UNJUDGED else one.outcome
+    return [c.metric, *both(c.baseline, c.candidate), ratio(c.ratio), limit(one), outcome]
 
 
 def limit(one: Outcome) -> str:

@@ -30,7 +30,7 @@ NO_SLO = Slo()
 class SequenceTimes:
     """Per sequence, (num_sequences,) int64 ns; NEVER where it does not exist.
 
-    queue_ns   arrival to the start of the first step that computed one of its tokens
+    queue_ns   arrival to the start of the first step that computed one of its tokens, without tokenising
     ttft_ns    arrival to its first token
     tpot_ns    mean gap of the tokens after the first, rounded to a ns; one token has none
     e2el_ns    arrival to its last token; of a cancelled one, to its end
@@ -67,8 +67,9 @@ def sequence_times(journal: Journal) -> SequenceTimes:
     has_tpot = (journal.status == FINISHED) & (gaps > 0)
     # rint of the quotient, half to even, in integers: the same on every machine
     tpot = np.where(has_tpot, _divide_rounding(spread, np.maximum(gaps, 1)), NEVER)
+    tokenize = journal.tokenize_ns if journal.tokenize_ns.size else np.zeros_like(arrival)
     return SequenceTimes(
-        queue_ns=_since(journal.scheduled_ns, arrival),
+        queue_ns=_since(journal.scheduled_ns, arrival + tokenize),
         ttft_ns=_since(first, arrival),
         tpot_ns=tpot,
         e2el_ns=_since(finish, arrival),
@@ -143,7 +144,7 @@ def included(journal: Journal, requests: Requests) -> Journal:
     columns = {
         f.name: getattr(journal, f.name)[kept]
         for f in fields(Journal)
-        if not f.name.startswith(("itl_", "steps", "parts_"))
+        if not f.name.startswith(("itl_", "steps", "parts_", "tokenize_"))
     }
     return Journal(
         **columns,
@@ -151,6 +152,7 @@ def included(journal: Journal, requests: Requests) -> Journal:
         itl_count=journal.itl_count[gaps],
         steps=journal.steps,
         parts_ns=journal.parts_ns[kept] if len(journal.parts_ns) else journal.parts_ns,
+        tokenize_ns=journal.tokenize_ns[kept] if len(journal.tokenize_ns) else journal.tokenize_ns,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.journal import NEVER, PARTS, STATUS_NAMES, STEP_COLUMNS, Journal
+from ..core.printable import csv_text
 from ..core.requests import NONE, Requests
 from ..core.units import NS_PER_MS
 from ..metrics.latency import LATENCIES, included, sequence_times
@@ -123,12 +124,12 @@ def summary_csv(record: RunRecord) -> Iterator[str]:
         record.machine,
         str(record.seed),
     ]
-    head = ",".join(_quoted(cell) for cell in identity)
+    head = ",".join(csv_text(cell) for cell in identity)
     for name in LATENCIES:
         cells = ",".join(map(csv_number, astuple(record.summary.latencies[name])))
         yield f"{head},{name},ms,{cells}\n"
     for name, (value, unit) in record.summary.scalars.items():
-        yield f"{head},{name},{_quoted(unit)},{csv_number(value)},,,,,,,,,,\n"
+        yield f"{head},{name},{csv_text(unit)},{csv_number(value)},,,,,,,,,,\n"
 
 
 def _rows(columns: Sequence[Sequence[str]]) -> str:
@@ -151,14 +152,8 @@ def _milliseconds(values_ns: I64) -> list[str]:
 
 
 def _names(values: I64, names: Iterable[str]) -> list[str]:
-    quoted = [_quoted(name) for name in names]
+    quoted = [csv_text(name) for name in names]
     return [quoted[i] for i in values.tolist()]
-
-
-def _quoted(cell: str) -> str:
-    if any(c in cell for c in ',"\n\r'):
-        return '"' + cell.replace('"', '""') + '"'
-    return cell
 
 
 def csv_number(value: float | int | None) -> str:

@@ -9,6 +9,43 @@ from pathlib import Path
 
 from ..core.errors import KvbenchError, UsageError
 
+WRITTEN = (
+    *(f"{table}.{kind}" for table in ("requests", "steps", "itl") for kind in ("csv", "parquet")),
+    *("summary.csv", "run.json", "grid.csv", "sweep.csv", "comparison.csv", "fidelity.csv", "fidelity.json"),
+)
+"""Files of result folders; and .jsonl of recordings, .attempts of points whose worker died."""
+
+_SUFFIXES = (".attempts", ".jsonl", ".jsonl.gz")
+
+
+def result_folder(path: Path, force: bool) -> Path:
+    """A folder for results, made with its parents. force: also one that holds files which kvbench did not write.
+
+    raises  UsageError: as make_folder; it holds other files
+    """
+    check_foreign(path, force)
+    return make_folder(path)
+
+
+def check_foreign(path: Path, force: bool) -> None:
+    """UsageError: it is a folder that holds files which kvbench did not write. Nothing is made."""
+    if not force and path.is_dir() and (other := _foreign(path)):
+        raise UsageError(f"-o {path}: holds {other}, which kvbench did not write; give another folder, or add --force")
+
+
+def _foreign(folder: Path) -> str:
+    """The first file below a folder that is no result; hidden ones do not count. Empty: there is none."""
+    try:
+        for entry in sorted(folder.iterdir()):
+            if entry.is_dir() and not entry.name.startswith("."):
+                if inner := _foreign(entry):
+                    return f"{entry.name}/{inner}"
+            elif entry.name not in WRITTEN and not entry.name.endswith(_SUFFIXES) and not entry.name.startswith("."):
+                return entry.name
+    except OSError:
+        return ""  # make_folder says what is wrong with it
+    return ""
+
 
 def make_folder(path: Path) -> Path:
     """The folder, made with its parents. UsageError: a file has the name, or the place cannot be written."""

@@ -6,12 +6,12 @@ policies as columns. Any other grid has a row for each point.
 
 from __future__ import annotations
 
-import csv
-import io
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.printable import csv_text
 from .choice import Candidate, choose
 from .record import SCHEMA, RunRecord
 from .replay_table import replay_notes, rules
@@ -230,7 +230,8 @@ def short_names(keys: tuple[str, ...]) -> list[str]:
 
 
 def shown_value(value: str) -> str:
-    return value if len(value) <= LONGEST_VALUE else "..." + value[3 - LONGEST_VALUE :]
+    """A value whole, a long one in several lines."""
+    return "\n".join(textwrap.wrap(value, LONGEST_VALUE)) or value
 
 
 def _figure(title: str, value: float | int | None) -> str:
@@ -262,6 +263,4 @@ def csv_cell(value: Any) -> str:
 
 
 def csv_line(cells: list[str]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
-    return out.getvalue()
+    return ",".join(map(csv_text, cells)) + "\n"

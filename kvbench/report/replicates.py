@@ -10,7 +10,7 @@ from .csv_files import summary_csv
 from .grid import RUN_COLUMNS
 from .record import SCHEMA, RunRecord
 from .run_json import summary_document
-from .table import grid, note
+from .table import WIDTH, grid, note
 
 SPREAD_NOTE = (
     "sd: standard deviation between seeds, % of the mean. A difference between two designs that is not larger than "
@@ -34,15 +34,25 @@ def replicates_document(records: Sequence[RunRecord]) -> dict[str, Any]:
 
 
 def replicates_table(records: Sequence[RunRecord]) -> str:
-    """Rows of seeds, then mean, least, most, spread."""
-    columns = {title: name for title, name in RUN_COLUMNS.items() if name != "hit_rate_optimum"}
+    """Rows of seeds, then mean, least, most, spread; of columns that are too wide the last ones go."""
+    slo = records[0].slo
+    columns = {"good/s": "goodput", "kept %": "slo_share"} if slo else {}
+    columns |= {title: name for title, name in RUN_COLUMNS.items() if name != "hit_rate_optimum"}
     documents = [summary_document(record) for record in records]
+    while max(map(len, (text := _rows(documents, columns)).splitlines())) > WIDTH:
+        columns.popitem()
+    head = f"{records[0].run}; clock {records[0].clock}; cache {records[0].cache_state}; {len(records)} seeds"
+    if slo:
+        head += f"\ngood/s: sequences a second that kept {slo}; kept %: their share of all"
+    return f"{head}\n\n{text}\n\n{note(SPREAD_NOTE)}"
+
+
+def _rows(documents: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
     rows = [[str(d["seed"]), *(_cell(title, d[name]) for title, name in columns.items())] for d in documents]
     for label, of in (("mean", statistics.fmean), ("least", min), ("most", max)):
         rows.append([label, *(_over(title, documents, name, of) for title, name in columns.items())])
     rows.append(["sd %", *(_spread([d[name] for d in documents]) for name in columns.values())])
-    head = f"{records[0].run}; clock {records[0].clock}; cache {records[0].cache_state}; {len(records)} seeds"
-    return f"{head}\n\n{grid(['seed', *columns], rows)}\n\n{note(SPREAD_NOTE)}"
+    return grid(["seed", *columns], rows)
 
 
 def _over(title: str, documents: Sequence[dict[str, Any]], name: str, of: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from ..core.errors import UsageError
 from .record import SCHEMA, RunRecord
 
 KIND = "kvbench.run"
+
+_HIDDEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What json leaves as it is, and a terminal does not show but obeys."""
 
 
 def run_document(record: RunRecord, details: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +76,8 @@ def summary_document(record: RunRecord) -> dict[str, Any]:
 
 def to_text(document: Mapping[str, Any] | list[Any]) -> str:
     """JSON that any reader takes: an infinite number becomes the string that configuration reads back."""
-    return json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
 
 def read_run(path: Path) -> dict[str, Any]:

@@ -53,13 +53,14 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All rows that there are, in the order of the points. total: rows of a whole sweep."""
+    """All rows that there are, in the order of the points. total: rows of a whole sweep. seeds: of each point."""
 
     run: str
     keys: tuple[str, ...]
     rows: tuple[SweepRow, ...]
     total: int
     reused: int
+    seeds: int = 1
 
     @property
     def complete(self) -> bool:
@@ -71,6 +72,10 @@ class Point:
     """The seeds of one combination; figures are means, None where one of them has none."""
 
     rows: tuple[SweepRow, ...]
+
+    def whole(self, sweep: Sweep) -> bool:
+        """Every seed of the sweep is there."""
+        return len(self.rows) == sweep.seeds
 
     def mean(self, name: str) -> float | None:
         return _mean([row.figures.get(name) for row in self.rows])
@@ -94,8 +99,10 @@ def points(sweep: Sweep) -> list[Point]:
     return [Point(tuple(rows)) for rows in found.values()]
 
 
-def fronts(all_points: Sequence[Point]) -> list[list[str]]:
-    """The fronts that each point is on."""
+def fronts(all_points: Sequence[Point], complete: bool = True) -> list[list[str]]:
+    """The fronts that each point is on. None is on one while rows are missing: what is missing might be in front."""
+    if not complete:
+        return [[] for _ in all_points]
     most = max((point.finished or 0.0 for point in all_points), default=0.0)
     fair = [point.finished == most for point in all_points]
     marks = {
@@ -146,25 +153,39 @@ def sweep_document(sweep: Sweep) -> dict[str, Any]:
 def sweep_table(sweep: Sweep) -> str:
     """A row for each point; of a large sweep only those on a front."""
     found = points(sweep)
-    marked = list(zip(found, fronts(found), strict=True))
-    shown = marked if len(marked) <= MOST_ROWS else [(point, on) for point, on in marked if on]
+    marked = list(zip(found, fronts(found, sweep.complete), strict=True))
+    shown = marked if len(marked) <= MOST_ROWS else [(point, on) for point, on in marked if on] or marked[:MOST_ROWS]
     columns = {"TPOT p99 ms": "p99_tpot_ms", "TTFT p99 ms": "p99_ttft_ms", "hit %": "hit_rate"}
     header = [*short_names(sweep.keys), "tokens/s/device", *columns, "n", "front"]
     rows = [
         [
             *map(shown_value, point.rows[0].values),
-            _figure(point.throughput),
-            *(_figure(point.mean(name), 100 if "%" in title else 1) for title, name in columns.items()),
-            str(len(point.rows)),
+            *_means(sweep, point, columns),
+            str(len(point.rows)) if point.whole(sweep) else f"{len(point.rows)} of {sweep.seeds}",
             " ".join(name.upper() for name in on),
         ]
         for point, on in shown
     ]
     left_out = f" {len(marked) - len(shown)} of {len(marked)} points are on none and only in sweep.csv."
-    decided = choose(sweep.keys, [Candidate(p.rows[0].values, tuple(r.figures for r in p.rows)) for p in found], False)
-    said = "".join(f"{note(sentence)}\n\n" for sentence in (*decided.verdict, *decided.idle))
+    said = "".join(f"{note(sentence)}\n\n" for sentence in _sentences(sweep, found))
     text = MEANING + (f" ({', '.join(sorted({row.clock for row in sweep.rows}))} clock).")
     return f"{_narrow(header, rows)}\n\n{said}{note(text + (left_out if len(shown) < len(marked) else ''))}"
+
+
+def _sentences(sweep: Sweep, found: list[Point]) -> list[str]:
+    """Which point to take; of an interrupted sweep none, since what is missing might be better."""
+    if not sweep.complete:
+        return [f"interrupted: {len(sweep.rows)} of {sweep.total} runs; before all are there, no point is on a front"]
+    decided = choose(sweep.keys, [Candidate(p.rows[0].values, tuple(r.figures for r in p.rows)) for p in found], False)
+    return [*decided.verdict, *decided.idle]
+
+
+def _means(sweep: Sweep, point: Point, columns: Mapping[str, str]) -> list[str]:
+    """Throughput and figures; none of a point that lacks seeds: means over other seeds than the rest do not compare."""
+    if not point.whole(sweep):
+        return ["-"] * (1 + len(columns))
+    figures = [_figure(point.mean(name), 100 if "%" in title else 1) for title, name in columns.items()]
+    return [_figure(point.throughput), *figures]
 
 
 def _narrow(header: list[str], rows: list[list[str]]) -> str:
@@ -182,7 +203,7 @@ def _narrow(header: list[str], rows: list[list[str]]) -> str:
 def _marked(sweep: Sweep) -> Iterator[tuple[SweepRow, list[str]]]:
     """Every row with the fronts of its point."""
     found = points(sweep)
-    on = {point.rows[0].values: marks for point, marks in zip(found, fronts(found), strict=True)}
+    on = {point.rows[0].values: marks for point, marks in zip(found, fronts(found, sweep.complete), strict=True)}
     for row in sweep.rows:
         yield row, on[row.values]
 

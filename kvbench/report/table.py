@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..core.printable import printable
 from ..metrics.latency import Summary
 from ..metrics.percentiles import SMALLEST_FOR_P99, Distribution
 from .record import RunRecord
@@ -147,7 +148,7 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
         ),
         *_sharing(record),
         *_reservation(record),
-        ("metadata", size(int(s["metadata"] or 0))),
+        ("records", f"{size(int(s['metadata'] or 0))} of host memory that say what lies in which block"),
         ("evictions", f"{_decimal(s['evicted_blocks'], 0)} blocks"),
         (
             "preemptions",
@@ -232,6 +233,7 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], align: Sequence[s
     from tabulate import tabulate
 
     align = align or ("left", *("right",) * (len(header) - 1))
+    rows = [[printable(str(cell), keep="\n") for cell in row] for row in rows]
     return str(tabulate(rows, header, tablefmt="simple", disable_numparse=True, colalign=align))
 
 
@@ -239,7 +241,7 @@ def note(text: str) -> str:
     """Running text in the width of a table."""
     import textwrap
 
-    return textwrap.fill(text, WIDTH)
+    return textwrap.fill(printable(text, keep="\n\t"), WIDTH)
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> str:
@@ -248,7 +250,7 @@ def labelled(rows: Sequence[tuple[str, str]]) -> str:
 
     lines = []
     for label, text in rows:
-        wrapped = textwrap.wrap(text, WIDTH - LABEL_WIDTH - 1) or [""]
+        wrapped = textwrap.wrap(printable(text, keep="\n\t"), WIDTH - LABEL_WIDTH - 1) or [""]
         lines += [f"{label if i == 0 else '':<{LABEL_WIDTH}} {part}" for i, part in enumerate(wrapped)]
     return "\n".join(line.rstrip() for line in lines)
 

@@ -114,6 +114,7 @@ def _sweep(planned: Planned, outcomes: dict[int, Outcome]) -> Sweep:
         rows=tuple(rows),
         total=len(planned.tasks),
         reused=len(planned.there),
+        seeds=len({point.system.config[SEED] for point in planned.points}),
     )
 
 

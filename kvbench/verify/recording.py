@@ -45,13 +45,13 @@ class Recording:
 
 
 def find_recordings(folder: Path) -> list[Path]:
-    """Files of a folder that may be recordings, by name. UsageError: there is no folder, or none in it."""
+    """Files below a folder that may be recordings, by path. UsageError: there is no folder, or none in it."""
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise UsageError(f"{folder} {what}; give a folder of recordings ({', '.join(SUFFIXES)})")
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIXES) and path.is_file())
+    found = sorted(path for path in folder.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
     if not found:
-        raise UsageError(f"{folder}: no recordings ({', '.join(SUFFIXES)}) in this folder")
+        raise UsageError(f"{folder}: no recordings ({', '.join(SUFFIXES)}) in this folder or below it")
     return found
 
 

@@ -135,3 +135,15 @@ def test_sides_take_turns_where_time_is_measured(monkeypatch):
     line = ["ab", "chat", *SMALL, "--set-a", "cache.blocks=3000", "--set-b", "cache.blocks=4000", "--seeds", "2", "-q"]
     assert call(line) == 0
     assert order == [3000, 4000, 4000, 3000] * 2
+
+
+def test_seeds_show_the_goodput(capsys):
+    assert call(["run", "chat", *SMALL, "--seeds", "2", "--goodput", "ttft:3", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert "kept ttft:3" in out
+    header, _, first = out.splitlines()[3:6]
+    assert header.split()[:4] == ["seed", "good/s", "kept", "%"]
+    assert first.split()[2] == "100.00"
+    assert max(map(len, out.splitlines())) <= 100
+    assert call(["run", "chat", *SMALL, "--seeds", "2", "-q"]) == 0
+    assert "good/s" not in capsys.readouterr().out

@@ -129,3 +129,9 @@ def test_progress_is_for_terminals(monkeypatch, stream, quiet, shown):
     text = sys.stderr.getvalue()
     assert ("100%" in text) is shown
     assert bool(text) is shown
+
+
+@pytest.mark.parametrize("command", [["list"], ["config", "chat"]])
+def test_no_line_is_wider_than_a_table(command, capsys):
+    assert call(command) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100

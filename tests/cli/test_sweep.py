@@ -118,11 +118,55 @@ def test_ctrl_c_leaves_the_points_that_ended(runs, tmp_path, capsys, monkeypatch
     monkeypatch.setattr(task, "run", stopped_at_the_third)
     assert sweep(tmp_path, *GRID, *ALONE) == 130
     assert "stopped: 2 of 4 points; the same command goes on from there" in capsys.readouterr().err
-    assert len(pd.read_csv(tmp_path / "sweep.csv")) == 2
+    frame = pd.read_csv(tmp_path / "sweep.csv")
+    assert len(frame) == 2
+    assert not frame[["pareto_tpot", "pareto_ttft"]].any(axis=None)  # what is missing might be in front
     monkeypatch.setattr(task, "run", counted)
     assert sweep(tmp_path, *GRID, *ALONE) == 0
     assert len(runs) == 4
     assert "2 of 4 points are there already" in capsys.readouterr().err
+
+
+def test_an_interrupted_sweep_averages_no_unequal_seeds(runs, tmp_path, capsys, monkeypatch):
+    """Three of four runs: the second point has one seed of two, and its mean would be beside means over both."""
+    counted = task.run
+    monkeypatch.setattr(task, "run", lambda *more: counted(*more) if len(runs) < 3 else _stop())
+    assert sweep(tmp_path, *GRID[:2], "--seeds", "2", *ALONE, "-q") == 130
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines()[2:4]]
+    whole, part = sorted(rows, key=lambda cells: "of" in cells)
+    assert whole[-1] == "2"
+    assert "-" not in whole
+    assert part[1:] == ["-", "-", "-", "-", "1", "of", "2"]
+    assert "interrupted: 3 of 4 runs" in out
+
+
+def _stop():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["summary.csv", "requests.csv"])
+def test_a_table_that_was_cut_is_run_again(runs, tmp_path, name):
+    """Also where whole rows are gone, which the file itself does not show."""
+    assert sweep(tmp_path, *GRID, *ALONE) == 0
+    path = next(tmp_path.glob(f"points/*/{name}"))
+    whole = path.read_text()
+    path.write_text("".join(whole.splitlines(keepends=True)[:-2]))
+    runs.clear()
+    assert sweep(tmp_path, *GRID, *ALONE) == 0
+    assert len(runs) == 1
+    assert path.read_text() == whole
+
+
+def test_long_values_of_points_are_shown_whole(runs, tmp_path, capsys):
+    policy = tmp_path / "a-policy-with-quite-a-long-name.py"
+    policy.write_text("def a_function_with_a_long_name(record, now):\n    return now\n")
+    value = f"{policy}:a_function_with_a_long_name"
+    sweep(tmp_path / "s", "--grid", f"cache.eviction=lru,{value}", "--preset", "sglang", *ALONE, "-q")
+    out = capsys.readouterr().out
+    cells = [line[:24].strip() for line in out.splitlines()]
+    assert value in "".join(cells)
+    assert "..." not in out
 
 
 def test_a_run_cut_short_is_no_point(fake_engine, tmp_path):

@@ -17,6 +17,7 @@ from kvbench.core.journal import FINISHED, PARTS
 from kvbench.costs.tables import HOST
 from kvbench.engine.disciplines import Discipline
 from kvbench.engine.settings import EngineSettings
+from kvbench.metrics.latency import sequence_times
 from kvbench.scheduler.state_columns import (
     FIRST_TERMINAL,
     GENERATED,
@@ -144,6 +145,7 @@ def check(simulation: Simulation, observer: Observer) -> None:
         if journal.status[seq] == FINISHED:
             tokenize = system.tokenize_ns_per_request + system.tokenize_ns_per_token * prompt[seq]
             assert parts["tokenize"] == tokenize + system.detokenize_ns
+            assert parts["queue"] == sequence_times(journal).queue_ns[seq]  # one definition
             assert parts["queue"] == journal.scheduled_ns[seq] - journal.arrival_ns[seq] - (
                 parts["tokenize"] - system.detokenize_ns
             )

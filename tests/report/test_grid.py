@@ -80,7 +80,7 @@ def test_csv_has_full_keys_and_every_figure():
     assert first["p99_ttft_ms"]
     assert first["fingerprint"] == record().fingerprint
     assert not {"seed", "schema", "overlap", "complete", "statuses"} & set(first)
-    assert (second["hit_rate"], second["error"]) == ("", "no, it\ncannot")
+    assert (second["hit_rate"], second["error"]) == ("", r"no, it\x0acannot")
 
 
 def test_the_document_holds_the_same():

@@ -77,3 +77,8 @@ def test_sizes():
     assert [size(n) for n in (0, 999, 1000, 10**6, 16_060_000_000)] == [
         "0 B", "999 B", "1.00 kB", "1.00 MB", "16.06 GB",
     ]  # fmt: skip
+
+
+def test_no_two_lines_have_one_label():
+    labels = [line.split("  ")[0] for line in run_table(record()).splitlines() if line[:1].strip()]
+    assert len(labels) == len(set(labels))

@@ -94,3 +94,11 @@ def test_there_must_be_a_folder_with_recordings(tmp_path):
         find_recordings(tmp_path / "file")
     with pytest.raises(UsageError, match="no recordings"):
         find_recordings(tmp_path)
+
+
+def test_recordings_below_a_folder_are_found(tmp_path):
+    for place in ("a.jsonl", "sub/b.jsonl.gz", "sub/deeper/c.jsonl"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("")
+    (tmp_path / "sub" / "notes.txt").write_text("")
+    assert [path.name for path in find_recordings(tmp_path)] == ["a.jsonl", "b.jsonl.gz", "c.jsonl"]

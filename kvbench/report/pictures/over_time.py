@@ -50,7 +50,7 @@ def hit_rates(runs: Sequence[RunFolder]) -> Chart | None:
 def _admissions(run: RunFolder) -> tuple[F64, F64, F64]:
     """(admission ms, cached tokens, prompt tokens) of sequences that ran, in order of admission."""
     r = run.requests
-    at = r["arrival_ms"] + r["queue_ms"]
+    at = r["arrival_ms"] + r["queue_ms"] + np.nan_to_num(r["time_tokenize_ms"])
     order = np.argsort(at, kind="stable")
     order = order[np.isfinite(at[order])]
     return at[order], r["cached_tokens"][order], r["prompt_tokens"][order]
