@@ -58,7 +58,8 @@ def far_apart(requests: Requests, order: list[int]) -> Requests:
 
 
 def run_hits(requests: Requests, system: EngineSettings) -> dict[str, Any]:
-    apart = replace(system, concurrency=0, closed_loop=False, tokenize_ns_per_token=0)  # samples come at one time
+    apart = replace(system, concurrency=0, closed_loop=False, serial_tokenizer=False)  # samples come at one time
+    apart = replace(apart, tokenize_ns_per_token=0, tokenize_ns_per_request=0, output_ns_per_token=0)
     simulation = prepared(Simulation(requests, apart, small_tables()))
     simulation.run()
     assume(not np.any(simulation.journal().status == FAILED))  # a head that never runs holds up those behind it
