@@ -76,7 +76,7 @@ def describe(times: StepTimes) -> Rows:
         ("model", f"{origin.model} ({origin.shape})"),
         ("type", f"{origin.dtype}, KV {origin.kv_dtype}; {origin.parallelism}"),
         ("engine", origin.engine or "any"),
-        ("measured up to", _limits(times.limits)),
+        ("measured to", _limits(times.limits)),
         ("of that", _share(origin.measured)),
         ("error", known_error(origin.kind, origin.error)),
     ]
