@@ -17,7 +17,6 @@ from kvbench.bench.system import build_system
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
-from kvbench.core.journal import FAILED
 from kvbench.core.requests import NONE, Requests
 from kvbench.engine.settings import EngineSettings
 from kvbench.offline.replay import replay_cache
@@ -108,7 +107,8 @@ def test_hits_are_those_of_a_run(name):
         rules = replace(system.cache, eviction=policy, state=state)
         requests, system = far_apart(request_table(asks), order), replace(system, cache=rules, overlap=overlap)
         run = finished_run(requests, system)
-        assume(not np.any(run.journal().status == FAILED))  # a head that never runs holds up those behind it
+        rows = run.journal()
+        assume((rows.finish_ns - rows.arrival_ns).max() < HOUR)  # else one that cannot run alone held up the next
         same(requests, system, run)
 
     check()
