@@ -41,7 +41,7 @@ from ..engine.step import PLANNED as STEP_PLANNED
 from ..scheduler.backup import next_end
 from ..scheduler.mail import ACCEPT, LEAVE, is_unread, post, take
 from ..scheduler.mail import CONTROL as FOR_PYTHON
-from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, STUCK, TOKENIZING
+from ..scheduler.state_columns import NO_FAULT, ROUTED, STUCK, TOKENIZING
 from .world import World
 
 # What advance returns. DONE; PAUSED: the time is reached; SLICE_OVER: call again; FAULT: see Engine.fault;
@@ -83,7 +83,7 @@ def _happen(w):
         arrive(c, subject, now)
     elif kind == READY:
         if c.seqs.state[subject] == TOKENIZING:  # else cancelled meanwhile
-            k = np.int64(0)
+            k = np.int64(0)  # a world has one engine so far: nobody has to choose
             c.seqs.state[subject] = ROUTED
             c.seqs.engine[subject] = k
             _tell(w, k, ACCEPT, subject, now)
@@ -115,9 +115,18 @@ def _unstick(w):
             read_outbox(w, e)
             w.ready[k] = e.now
             return True
-        if e.queue_head == NO_SEQ:
-            e.fault = STUCK
+    w.engines[w.at].fault = STUCK
     return False
+
+
+@inline
+def land_step(w, e):
+    """The step of the engine that has its turn is over: it may plan the next one."""
+    land(e, w.commits[w.at])
+    read_outbox(w, e)
+    w.stepping[w.at] = 0
+    w.ready[w.at] = e.now
+    w.now = max(w.now, e.now)
 
 
 @inline
@@ -159,10 +168,7 @@ def _advance(w, until_ns, max_steps, measured):
             continue
         if w.stepping[k] == 1:
             w.at = k
-            land(e, w.commits[k])
-            read_outbox(w, e)
-            w.stepping[k] = 0
-            w.now = max(w.now, at)
+            land_step(w, e)
             steps += 1
             if e.fault != NO_FAULT:
                 return FAULT

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inline, jit, struct
+from ..kernels.rows import doubled
 
 # Kinds. Typed, since every literal would compile a callee of its own.
 ACCEPT, LEAVE, CONTROL, ENDED = np.arange(4)
@@ -35,11 +36,7 @@ def make_mail() -> Mail:
 def post(mail, kind, subject):
     """Add a row. The box grows as needed."""
     if mail.num == mail.rows.shape[0]:
-        larger = np.zeros((2 * mail.num, 2), np.int64)
-        for i in range(mail.num):
-            for column in range(2):
-                larger[i, column] = mail.rows[i, column]
-        mail.rows = larger
+        mail.rows = doubled(mail.rows)
     mail.rows[mail.num, _KIND] = kind
     mail.rows[mail.num, _SUBJECT] = subject
     mail.num += 1
