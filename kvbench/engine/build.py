@@ -150,7 +150,8 @@ def build_engine(
             0,
         ),
         "inbox": make_mail(),
-        "outbox": make_mail(),
+        "ended_head": NO_SEQ,
+        "ended_tail": NO_SEQ,
         "number": number,
         "ratio": _ratio_start(settings),
         "shuffle_state": np.uint64(settings.seed % (1 << 63)),
@@ -291,7 +292,18 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "child": child,
         "sibling": sibling,
     }
-    unset = ("engine", "slot", "queued", "scheduled", "first_token", "last_token", "finish", "queue_next", "queue_prev")
+    unset = (
+        "engine",
+        "slot",
+        "queued",
+        "scheduled",
+        "first_token",
+        "last_token",
+        "finish",
+        "queue_next",
+        "queue_prev",
+        "ended_next",
+    )
     arrays = []
     for name in Sequences.fields:
         if name in given:

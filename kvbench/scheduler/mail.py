@@ -1,4 +1,4 @@
-"""Mail of an engine: what reaches it is read between two steps, what happens in it is told after one.
+"""Mail of an engine: what reaches it is read between two steps.
 
 An engine whose loop reads its inbox between steps sees at the end of a step all that came meanwhile, in order.
 """
@@ -11,10 +11,9 @@ from ..core.jit import inline, jit, struct
 from ..kernels.rows import doubled
 
 # Kinds. Typed, since every literal would compile a callee of its own.
-ACCEPT, LEAVE, CONTROL, ENDED = np.arange(4)
+ACCEPT, LEAVE, CONTROL = np.arange(3)
 # ACCEPT   a sequence is given to it. LEAVE: a sequence is cancelled
 # CONTROL  something for Python, which acts between two steps
-# ENDED    a sequence is over
 
 _KIND, _SUBJECT = range(2)
 
