@@ -227,6 +227,6 @@ def test_a_page_draws_what_was_validated(measured, capsys, tmp_path):
 
 def test_what_was_chosen_on_scored_rows_is_said_beside_them(measured):
     usual, stated = validate(measured, more=changes(*FEW)), validate(measured, "vllm-bench", changes("num_prompts=4"))
-    assert any("5 prompts a slot" in note for note in usual.notes)
-    assert not any("5 prompts a slot" in note for note in stated.notes)
+    assert any("had been tried on these rows" in note for note in usual.notes)
+    assert not any("had been tried on these rows" in note for note in stated.notes)
     assert not any("the host of vLLM 0.12" in note for note in usual.notes)
