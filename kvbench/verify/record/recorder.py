@@ -15,9 +15,18 @@ from ...core.errors import UsageError
 from ...report.files import make_folder, write_whole
 from ..golden import COMPONENTS
 from ..recording import Row
-from .scripts import SCRIPTS, Fields, Script
+from . import scripts, sglang_scripts
+from .scripts import Fields, Script
 
-REHEARSED = {"vllm": "0.33.0", "sglang": "0.5.12"}
+MakeScript = Callable[[int, int, int, str], Script]
+
+SCRIPTS: dict[str, tuple[MakeScript, ...]] = {
+    "vllm": (scripts.manager_script, scripts.scheduler_script),
+    "sglang": (sglang_scripts.radix_script, sglang_scripts.policy_script, sglang_scripts.scheduler_script),
+}
+"""Engine -> makers of scripts: (seed, number of the stream, operations, version of the engine)."""
+
+REHEARSED = {"vllm": "0.33.0", "sglang": "0.5.23"}
 """The versions that kvbench's own code stands in for."""
 
 
@@ -44,7 +53,7 @@ def record(engine: str, folder: Path, seed: int, streams: int, operations: int, 
     written = []
     for make_script in SCRIPTS[engine]:
         for number in range(streams):
-            script = make_script(seed, number, operations)
+            script = make_script(seed, number, operations, found)
             path = folder / f"{script.name}.jsonl"
             with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
                 write_whole(path, lines(script, engine, found, make(script), note))
