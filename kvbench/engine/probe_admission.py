@@ -49,8 +49,15 @@ def insert(e, seq, blocks):
     row = e.slots.table[peek_slot(e.slots)]
     ring_take(e.pool, row, 0, blocks)
     root = -1 - e.seqs.namespace[seq]
-    _, present = radix.insert(e.tree, e.pool, root, e.keys, row, np.int64(0), blocks, np.int64(0), np.int64(1))
+    _, present = radix.insert(e.tree, e.pool, root, e.keys, row, np.int64(0), blocks, np.int64(0), np.int64(0))
     return present
+
+
+@entry
+def age(e, seq, processed, processed_then):
+    """For hrrn: prefill tokens computed so far, and when this sequence joined the waiting list."""
+    e.processed_tokens = processed
+    e.seqs.processed_then[seq] = processed_then
 
 
 @entry

@@ -11,11 +11,13 @@ import numpy as np
 from ..engine import probe
 from ..engine import probe_admission as admission
 from ..engine import probe_memory as memory
-from ..engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
 from ..scheduler.prefill_admission import CONTINUE, NO_TOKEN, OTHER
-from ..scheduler.waiting_order import DFS_WEIGHT, LPM
+from ..scheduler.waiting_order import HRRN, LPM, SEES_PREFIXES
 from .content import Asked
 from .recording import Row
+from .sglang_rules import VERSIONS as KNOWN
+from .sglang_rules import cache_rules, scheduler_rules
 from .sglang_scheduler import UNBOUNDED
 from .stream import EngineStream, Observed, follow
 
@@ -27,21 +29,26 @@ class SglangPolicy(EngineStream):
     """Every request of every operation is a sequence of its own, in the order in which they are named."""
 
     ENGINE: ClassVar[str] = "sglang"
-    VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.12",)
-    PARAMS: ClassVar[frozenset[str]] = frozenset("page_size schedule_policy vocab kv_tokens namespaces".split())
+    VERSIONS: ClassVar[tuple[str, ...]] = KNOWN
+    PARAMS: ClassVar[frozenset[str]] = frozenset(
+        "page_size schedule_policy vocab kv_tokens namespaces ignore_eos".split()
+    )
     OPERATIONS: ClassVar[frozenset[str]] = frozenset("insert evict calc_priority prefill_adder".split())
 
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
         p = header["params"]
         asked = [_asked(spec) for row in rows for spec in _named(row)]
-        rules = SchedulerRules(
-            discipline=PREFILL_FIRST, policy=p["schedule_policy"], max_running_requests=len(asked) + 1
+        rules = scheduler_rules(
+            header,
+            policy=p["schedule_policy"],
+            max_running_requests=len(asked) + 1,
+            ignore_eos=p.get("ignore_eos", False),
         )
-        cache = CacheRules("radix", p["kv_tokens"] // p["page_size"], "lru", "auto")
+        cache = cache_rules(header, "radix", p["kv_tokens"] // p["page_size"], "lru")
         settings = EngineSettings(rules, cache, p["page_size"], UNBOUNDED, fast=False)
         super().__init__([""] * len(asked), asked, settings)
-        self.matches = self.engine.rules.order in (LPM, DFS_WEIGHT)
-        self.fallback = self.engine.rules.lpm_fallback if self.engine.rules.order == LPM else UNBOUNDED
+        self.matches = self.engine.rules.order in SEES_PREFIXES
+        self.fallback = self.engine.rules.lpm_fallback if self.engine.rules.order in (LPM, HRRN) else UNBOUNDED
         self.held = np.zeros(p["kv_tokens"], np.int32)
         self.next = 0
         self.totals: Counter[str] = Counter()
@@ -63,7 +70,9 @@ class SglangPolicy(EngineStream):
     def _calc_priority(self, row: Row, first: int) -> Observed:
         names = [spec["id"] for spec in row["waiting"]]
         for seq in range(first, first + len(names)):
-            self._queue(seq, len(row["waiting"][seq - first].get("output_so_far", ())))
+            spec = row["waiting"][seq - first]
+            self._queue(seq, len(spec.get("output_so_far", ())))
+            admission.age(self.engine, seq, row.get("processed", 0), spec.get("arrival_processed", 0))
         admission.sort(self.engine)
         order = [seq - first for seq in follow(self.view().queue_head, self.seqs["queue_next"], -1)]
         got: Observed = {"order": [names[i] for i in order], "mem": self.sizes(self.view())}

@@ -84,7 +84,7 @@ class Policy:
         e = self.engine
         held = e.allocator.alloc(min(row["held_tokens"], e.allocator.available_size()))
         running = [self._running(i, spec) for i, spec in enumerate(row["running"])]
-        got: Fields = {"mem0": e.sizes(), "held": 0 if held is None else len(held)}
+        got: Fields = {"mem0": e.sizes()}
         adder = call(
             e.policies.PrefillAdder,
             page_size=e.page,
