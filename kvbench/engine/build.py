@@ -353,7 +353,7 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "planted": sum(PLANTED[name] for name in settings.faults),
         "max_prefill_tokens": s.max_prefill_tokens,
         "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
-        "mixed": s.enable_mixed_chunk,
+        "mixed": s.enable_mixed_chunk and s.chunked_prefill_size > 0,
         "order": order_of(s.policy, settings.cache.kind) if prefill_first else 0,
         "ratio_start": start,
         "ratio_min": least,

@@ -11,6 +11,7 @@ from ..core.jit import entry
 from ..memory.pool import ring_give, ring_take
 from ..prefix import radix
 from ..prefix.keys import fill_keys
+from ..scheduler import prefill_first
 from ..scheduler.lifecycle import admit, end
 from ..scheduler.prefill_admission import (
     CHUNK_LEFT,
@@ -40,6 +41,12 @@ def sort(e):
     """Bring the waiting list into the policy's order."""
     if e.rules.order != FCFS:
         sort_waiting(e)
+
+
+@entry
+def make_room(e, tokens):
+    """Evict, as an allocation of so many tokens does."""
+    prefill_first.make_room(e, tokens)
 
 
 @entry

@@ -60,7 +60,9 @@ class SglangPolicy(EngineStream):
         return got
 
     def _insert(self, row: Row, seq: int) -> Observed:
-        present = admission.insert(self.engine, seq, len(row["key"]) // self.block_tokens)
+        blocks = len(row["key"]) // self.block_tokens
+        admission.make_room(self.engine, blocks * self.block_tokens)
+        present = admission.insert(self.engine, seq, blocks)
         return {"prefix_len": present * self.block_tokens, "mem": self.sizes(self.view())}
 
     def _evict(self, row: Row, seq: int) -> Observed:
@@ -89,7 +91,7 @@ class SglangPolicy(EngineStream):
         memory.learn(self.engine, seq, generated)
 
     def _prefill_adder(self, row: Row, first: int) -> Observed:
-        e, held = self.engine, row["held_tokens"] // self.block_tokens
+        e, held = self.engine, min(row["held_tokens"] // self.block_tokens, self.view().free)
         admission.hold(e, self.held, held)
         for seq, spec in enumerate(row["running"], first):
             probe.arrive(e, seq, seq)
