@@ -296,7 +296,10 @@ def _heads(requests: Requests, settings: EngineSettings) -> I64:
     """
     request = np.repeat(np.arange(len(requests)), requests.samples)
     s = settings.scheduler
-    if order_of(s.policy, settings.cache.kind) not in (LPM, HRRN, SHORTEST_PREFILL) or s.in_batch_deprioritize_threshold == 0:
+    if (
+        order_of(s.policy, settings.cache.kind) not in (LPM, HRRN, SHORTEST_PREFILL)
+        or s.in_batch_deprioritize_threshold == 0
+    ):
         return np.zeros(request.size, np.int64)
     keys = block_keys(requests, s.in_batch_deprioritize_threshold)
     has_one = np.diff(keys.offset) > 0

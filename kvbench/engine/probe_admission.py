@@ -31,7 +31,7 @@ from ..scheduler.state_columns import (
     PLAN_SLOT,
     PLAN_TOKENS,
 )
-from ..scheduler.waiting_order import FCFS, sort_waiting
+from ..scheduler.waiting_order import FCFS, refresh_waiting, sort_waiting
 
 NOT_ADMITTED = -1
 
@@ -41,6 +41,8 @@ def sort(e):
     """Bring the waiting list into the policy's order."""
     if e.rules.order != FCFS:
         sort_waiting(e)
+    else:
+        refresh_waiting(e)
 
 
 @entry

@@ -12,8 +12,8 @@ What must always hold: a lock on a node is also counted by all its ancestors; ev
 number of blocks in the tree; siblings differ in their first key; only leaves without locks are evicted.
 
 source: SGLang's radix cache, in whole blocks (its pages). A split makes a new *upper* node with a fresh stamp of use
-and copied lock, hits and priority; its age is new too (0.5.12) or that of the whole (0.5.23, keeps_age). Match and insert
-stamp every node of the path; only insert counts hits.
+and copied lock, hits and priority; its age is new too (0.5.12) or that of the whole (0.5.23, keeps_age). Match and
+insert stamp every node of the path; only insert counts hits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RadixTree:
     keys, blocks   the arena, (twice the blocks,); top = first free place
     free_nodes     stack of ids. order: who is evicted first, over the same records
     tell           what policies that are more than a stamp hear; see own_policy
-    evictable, protected   in blocks. clock: ticks once per stamp. keeps_age: a split leaves the age of the whole to both
+    evictable, protected   in blocks. clock: ticks once per stamp. keeps_age: a split leaves its age to both parts
     log            (offset, length) of evicted nodes, in order; log_size of them; not written when it is empty
     """
 

@@ -220,7 +220,7 @@ def take_row(e, row):
 
 @jit
 def make_room(e, tokens):
-    """When fewer tokens than these are free, evict that whole amount, or what is missing. True if they are free then."""
+    """When fewer tokens than these are free, evict that whole amount, or what is missing. True if they are free."""
     bt = e.rules.block_tokens
     free = e.pool.num_free * bt
     if e.rules.cache_kind == RADIX and free < tokens:

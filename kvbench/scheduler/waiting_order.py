@@ -13,8 +13,8 @@ The list is sorted before each prefill batch is formed and stays in that order; 
 a radix tree there is no prefix to be aware of, and lpm, dfs-weight and hrrn are fcfs. Ties: hrrn by number,
 shortest-prefill-first by entry into the list.
 
-source: SGLang 0.5.12 and 0.5.23. The four that know prefixes match every waiting sequence with all that it has, also its last token:
-the paths are stamped and split, whether the sequence is admitted then or not.
+source: SGLang 0.5.12 and 0.5.23. The four that know prefixes match every waiting sequence with all that it
+has, also its last token: the paths are stamped and split, whether the sequence is admitted then or not.
 """
 
 from __future__ import annotations

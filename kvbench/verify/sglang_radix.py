@@ -43,7 +43,7 @@ class SglangRadix:
         blocks = sum(len(a.prompt) // self.page for a, row in zip(asked, rows, strict=True) if row["op"] == "insert")
         self.rules = cache_rules(header, "radix", blocks, p["policy"])
         settings = EngineSettings(scheduler_rules(header), self.rules, self.page)
-        self.tree = radix_tree(settings, blocks, eviction(settings), (), EVICTION_LOG)
+        self.tree = radix_tree(settings, blocks, eviction(settings), np.zeros(0, np.int64), EVICTION_LOG)
         self.pool = make_pool(NOBODY, "append")
         self.blocks, self.log = self.tree.blocks, self.tree.log
         self.row = np.zeros(max((len(a.prompt) for a in asked), default=0) + 1, np.int32)

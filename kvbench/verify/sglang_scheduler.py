@@ -13,9 +13,9 @@ from ..engine.observe import fields_of
 from ..engine.settings import EngineSettings
 from ..scheduler.state_columns import FAILED, IN_DECODE, IN_PREFILL, PHASE, SEQ
 from .recording import Row
+from .scheduler_stream import Planned, SchedulerStream
 from .sglang_rules import VERSIONS as KNOWN
 from .sglang_rules import cache_rules, scheduler_rules
-from .scheduler_stream import Planned, SchedulerStream
 from .stream import Observed
 
 UNBOUNDED = 10**6

@@ -56,8 +56,8 @@ def test_flags_lie_over_the_file_and_the_file_over_the_preset(scenario):
     assert config["arrivals.rate"] == 9
     assert config["cache.kind"] == "radix"
     assert config["cache.memory_utilization"] == 0.5
-    assert config.where["cache.kind"] == "preset sglang-0.5.12"
-    assert config["preset"] == "sglang-0.5.12"
+    assert config.where["cache.kind"] == "preset sglang-0.5.23"
+    assert config["preset"] == "sglang-0.5.23"
 
 
 def test_a_flag_may_choose_another_preset_than_the_file(scenario):

@@ -91,8 +91,8 @@ POLICIES: dict[str, Policy] = {
     "sieve": _of(sieve),
     "lru-k": _of(lru_k),
     "cost-aware": _of(cost_aware, costs=True),
-    "random": _of(chance),
     "tlru": _of(tail_lru),
+    "random": _of(chance),
 }
 
 

@@ -1,12 +1,12 @@
 """T-LRU: first the ends of conversations that a next turn can compute again within its time budget, then by lru.
 
 A conversation of `history` blocks, whose next prompt adds an estimate of new ones, holds its TTFT as long as all but
-`tail` of the history are cached: tail = (threshold - estimate) in whole blocks. A leaf is safe to drop if what lies before
-it still covers that. The history is the deepest that the conversation has been (WORD_A); dropping its end does not
-shrink it, so no more than the tail goes before all others. A split gives both parts the history of the whole.
+`tail` of the history are cached: tail = (threshold - estimate) in whole blocks. A leaf is safe to drop if what lies
+before it still covers that. The history is the deepest that the conversation has been (WORD_A); dropping its end does
+not shrink it, so no more than the tail goes before all others. A split gives both parts the history of the whole.
 
-source: Zhang et al., arXiv:2510.15152, as in SGLang 0.5.23. Under block hash nothing is known of what follows a block, and
-it is lru.
+source: Zhang et al., arXiv:2510.15152, as in SGLang 0.5.23. Under block hash nothing is known of what follows a
+block, and it is lru.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SGLang as a subject of recordings: which part of it a script leads, and its radix tree by itself.
 
-Run against 0.5.12 and 0.5.23 on a CPU (`sglang_engine.INSTALL`). The tree of 0.5.23 is its Python core here, whose nodes
+Run against 0.5.12 and 0.5.23 on a CPU. The tree of 0.5.23 is its Python core here, whose nodes
 can be looked at; policy and scheduler run on the core that it takes by itself. No test here runs them against the real
 package: what tests hold is the scripts and the format, on kvbench's own code.
 """

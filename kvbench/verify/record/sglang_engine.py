@@ -20,15 +20,11 @@ from .scripts import Fields
 from .stand_ins import stand_in
 
 VERSIONS = ("0.5.12", "0.5.23")
-INSTALL = (
-    "in a fresh environment: pip install kvbench torch (for the CPU), then pip install --no-deps sglang==0.5.23, then "
-    "what the imports still ask for; modules that need a GPU are stood in for"
-)
 
 _GPU_ONLY = (
     "aiter apex av blobfile cuda cutlass decord decord2 deep_ep deep_gemm deepseek_recipe flash_attn flash_mla "
-    "flashinfer humming kernels llguidance mistral_common modelscope mooncake nixl nvshmem outlines outlines_core quack "
-    "sgl_deep_gemm sgl_kernel smg_grpc_servicer soundfile tilelang timm tml_renderers torch_memory_saver torchao "
+    "flashinfer humming kernels llguidance mistral_common modelscope mooncake nixl nvshmem outlines outlines_core "
+    "quack sgl_deep_gemm sgl_kernel smg_grpc_servicer soundfile tilelang timm tml_renderers torch_memory_saver torchao "
     "torchaudio torchcodec torchvision triton xgrammar"
 ).split()
 
@@ -213,7 +209,9 @@ class Engine:
 
     def sizes(self) -> list[int]:
         """Free, evictable and protected tokens."""
-        return [int(n) for n in (self.allocator.available_size(), self.tree.evictable_size(), self.tree.protected_size())]
+        return [
+            int(n) for n in (self.allocator.available_size(), self.tree.evictable_size(), self.tree.protected_size())
+        ]
 
     # ------------------------------------------------------------ requests
 

@@ -124,13 +124,15 @@ class Policy:
         added = request in adder.can_run_list
         cut = added and adder.new_chunked_req is request and before is not request
         self.totals.update({"chunked": cut, {"CONTINUE": "cont"}.get(result.name, result.name.lower()): 1})
-        tokens = request.extend_len if self.engine.new and added else getattr(request, "extend_input_len", None)
+        tokens = 0
+        if added:
+            tokens = int(request.extend_len if self.engine.new else request.extend_input_len)
         return {
             "id": spec["id"],
             "prefix_len": self._found(request),
             "added": added,
             "result": result.name,
-            "extend_len": int(tokens) if added else None,
+            "extend_len": tokens if added else None,
             "chunked": bool(cut),
             "budget": self._budget(adder),
         }

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from ..recording import Row
-from .adapting import Open
+from .adapting import GaveUp, Open
 from .scripts import Fields, Script
 from .sglang_engine import Engine, Quiet
 
@@ -85,7 +85,8 @@ class Scheduling:
             "grammar_manager": Open(has_waiting_grammars=lambda: False, grammar_queue=[]),
             "is_generation": True,
             "enable_overlap": False,
-            "enable_priority_scheduling": p["schedule_policy"] == "priority" or p.get("retraction_policy") == "priority",
+            "enable_priority_scheduling": p["schedule_policy"] == "priority"
+            or p.get("retraction_policy") == "priority",
             "pp_size": 1,
             **dict.fromkeys(
                 "forward_ct forward_ct_decode num_generated_tokens num_retracted_reqs max_prefill_bs "
@@ -171,7 +172,10 @@ class Scheduling:
         for noted in (self.retracted, self.aborted, self.engine.evicted):
             noted.clear()
         busy = self._is_busy()
-        batch = self._choose()
+        try:
+            batch = self._choose()
+        except RuntimeError as error:  # an admitted batch found no memory
+            raise GaveUp(f"step {row['step']}: {error}") from None
         got = self._run(batch, row["step"]) if batch else self._stand_still()
         s.last_batch = batch or None
         self.totals["evicted"] += sum(self.engine.evicted)
@@ -192,8 +196,10 @@ class Scheduling:
     def _is_busy(self) -> bool:
         s = self.scheduler
         batches = [s.running_batch, *([s.last_batch] if s.last_batch else [])]
-        return bool(s.waiting_queue) or s.chunked_req is not None or any(
-            not r.finished() for batch in batches for r in batch.reqs
+        return (
+            bool(s.waiting_queue)
+            or s.chunked_req is not None
+            or any(not r.finished() for batch in batches for r in batch.reqs)
         )
 
     def _choose(self) -> Any:
@@ -225,11 +231,11 @@ class Scheduling:
             "mode": mode,
             "batch": rows,
             "chunked_req": s.chunked_req.rid if s.chunked_req is not None else None,
-            "retracted": list(self.retracted),
-            "oom_aborted": list(self.aborted),
             "mem_sched": self.engine.sizes(),
             "evicted_sched": list(self.engine.evicted),
         }
+        if self.retracted or self.aborted:
+            got |= {"retracted": list(self.retracted), "oom_aborted": list(self.aborted)}
         before = {r.rid: len(r.output_ids) for r in batch.reqs}
         ran = list(batch.reqs)
         self._emit(batch)
@@ -274,7 +280,7 @@ class Scheduling:
             s.batch_result_processor.process_batch_result_prefill(batch, result)
 
     def last(self) -> Fields:
-        rows = [
+        rows: list[Fields] = [
             {
                 "id": name,
                 "first_sched": self.first.get(name),

@@ -262,7 +262,15 @@ _NAMED_SINCE: dict[str, Fields] = {
 }
 """Parameters that differ from the usual, and of the load: chat, twins and namespaces are shares, burst: all at once."""
 
-_LOAD = {"chat": 0.2, "twins": 0.1, "namespaces": 0.0, "burst": False, "urgency": False, "times": 1, "outputs": (1, 60)}
+_LOAD: Fields = {
+    "chat": 0.2,
+    "twins": 0.1,
+    "namespaces": 0.0,
+    "burst": False,
+    "urgency": False,
+    "times": 1,
+    "outputs": (1, 60),
+}
 
 
 def scheduler_script(seed: int, number: int, operations: int, version: str) -> Script:
@@ -326,7 +334,7 @@ def _random(rng: np.random.Generator, version: str) -> Fields:
         "context_len": tokens + 50,
         "max_running_requests": one(1, 2, 4, 8, 32),
         "max_prefill_tokens": one(page, 4 * page, 64, 256),
-        "chunked_prefill_size": one(None, page, 2 * page, 4 * page, 128),
+        "chunked_prefill_size": one(None, max(page, 4), 2 * page + 4 * (page == 1), 4 * page, 128),
         "enable_mixed_chunk": bool(rng.random() < 0.3),
         "schedule_policy": order,
         "eviction_policy": one("lru", *_evictions(version)),
@@ -335,7 +343,7 @@ def _random(rng: np.random.Generator, version: str) -> Fields:
         "ignore_eos": bool(rng.random() < 0.2),
         **({"decay_steps": one(1, 5)} if rng.random() < 0.4 else {}),
         **({"retraction_policy": one("length", "priority")} if order == "priority" else {}),
-        "outputs": (1, max(1, int(usable * one(0.1, 0.3)))),
+        "outputs": (1, max(1, min(int(usable * one(0.1, 0.3)), 90))),
         "chat": one(0.0, 0.2, 0.7),
         "twins": one(0.0, 0.2, 0.6),
         "namespaces": one(0.0, 0.0, 0.4),
@@ -347,7 +355,7 @@ def _random(rng: np.random.Generator, version: str) -> Fields:
 def _requests(rng: np.random.Generator, many: int, params: Fields, load: Fields) -> list[Fields]:
     """A prompt and its output fit the pool by themselves, so that none waits for ever."""
     page = params["page_size"]
-    most = params["kv_tokens"] // page * page - page - 2
+    most = params["kv_tokens"] // page * page - 2 * page - 2
     low, high = load["outputs"]
     prompts = Prompts(rng, int(rng.choice([2, 5, 60])), max(2, most * int(rng.choice([2, 4, 7])) // 10))
     requests: list[Fields] = []

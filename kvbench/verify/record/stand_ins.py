@@ -8,7 +8,7 @@ attribute is an empty class. A module that is there is always taken.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -61,7 +61,7 @@ def _empty(name: str) -> type:
 
 
 class _Module(ModuleType):
-    __path__: Sequence[str] = ()
+    __path__: MutableSequence[str]
     __version__ = "99.0"
 
     def __getattr__(self, name: str) -> Any:
