@@ -36,7 +36,8 @@ class Sequences:
     lost         tokens that were computed when it was preempted last
     asked        1 = its first admission looked for its prompt; who waits for another's prompt (FOLLOWS) asks for none
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
-    entry        number of its last entry into the waiting list. processed_then: Engine.processed_tokens at that time
+    entry        number of its last entry into the waiting list
+    processed_then   Engine.processed_tokens at that time
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list
     namespace, root   where it looks for its prefix, and where it found it: a flush gives a namespace another number

@@ -264,3 +264,23 @@ def test_a_model_path_is_relative_to_the_file_that_names_it(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text('model = "./m/config.json"\n')
     assert configure(str(path)).config["model"] == str(tmp_path / "m" / "config.json")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_rule_of_a_preset_reaches_the_engine(name):
+    settings = system(f"preset={name}").settings
+    parts = {"scheduler": settings.scheduler, "cache": settings.cache}
+    for key, value in PRESETS[name].values.items():
+        section, _, rule = key.partition(".")
+        if section in parts and hasattr(parts[section], rule) and (value is False or value not in (0, "auto")):
+            assert (key, getattr(parts[section], rule)) == (key, value)
+
+
+def test_tlru_wants_a_threshold_and_a_tree():
+    asked = ("preset=sglang", "cache.eviction=tlru")
+    with pytest.raises(UsageError, match="tlru_threshold is above"):
+        system(*asked)
+    with pytest.raises(UsageError, match=r"needs cache\.kind = radix"):
+        system("preset=vllm", "cache.eviction=tlru", "cache.tlru_threshold=100")
+    rules = system(*asked, "cache.tlru_threshold=100").settings.cache
+    assert (rules.eviction, rules.tlru_threshold) == ("tlru", 100)
