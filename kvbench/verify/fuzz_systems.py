@@ -82,7 +82,11 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
         return values[int(rng.integers(0, len(values)))]
 
     fast = c.path == CALENDAR
-    rules = _prefill_first(one_of, fast, c.cache == "radix") if c.scheduler == PREFILL_FIRST else _token_budget(one_of, fast)
+    rules = (
+        _prefill_first(one_of, fast, c.cache == "radix")
+        if c.scheduler == PREFILL_FIRST
+        else _token_budget(one_of, fast)
+    )
     cache = CacheRules(
         kind=c.cache,
         num_blocks=int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)),
