@@ -56,7 +56,8 @@ COUNTED_FROM_ZERO = (
     "step_clock decode_clock step_prefill_ns step_model_ns flight_prefill_ns num_copies copy_bytes "
     "copied_blocks num_forks shared_slack internal_slots external_slots num_steps decode_steps "
     "prefill_steps sum_prefill_tokens sum_decode_tokens matched_tokens admitted_tokens recomputed_tokens "
-    "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans"
+    "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans "
+    "batch_tokens running_tokens processed_tokens num_queued num_sightings"
 ).split()
 """Scalars of an engine that are 0 at t = 0. One that stands nowhere is an error, not a zero."""
 
