@@ -35,6 +35,7 @@ from .state_columns import (
     KNOWN,
     LAST_TOKEN,
     NEXT,
+    NO_LINK,
     NO_SEQ,
     NO_SLOT,
     OUT_OF_KV,
@@ -156,7 +157,7 @@ def _admit_waiting(e, places):
         hits, link, tied = look_up(e, seq)
         result = add_one(e, seq, hits, link, tied)
         if result == NO_TOKEN:  # with copies under way memory comes back without a sequence that leaves
-            e.batch_is_full = e.backups.ns_per_block == 0 or e.num_plan > 0 or e.slots.running > 0
+            e.batch_is_full = e.rules.backup_link == NO_LINK or e.num_plan > 0 or e.slots.running > 0
         if result != CONTINUE:
             break
         seq = following
