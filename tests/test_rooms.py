@@ -26,6 +26,7 @@ LEVELS = (
     ("offline",),
     ("bench",),
     ("sweep", "gate", "verify", "speed", "fidelity"),
+    ("advise",),
     ("cli",),
 )
 """From the bottom up; rooms on one level do not know each other."""

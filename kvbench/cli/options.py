@@ -187,6 +187,19 @@ def _factor(text: str) -> float:
     return factor
 
 
+def as_typed(parameters: dict[str, Any]) -> list[str]:
+    """Target and shared options as they were given, as words of a command line."""
+    words = [] if parameters["target"] is None else [parameters["target"]]
+    named = ("trace", *KEY_OF_OPTION, "speedup")
+    for name in named:
+        if parameters[name] is not None:
+            words += [flag(name), str(parameters[name])]
+    if parameters["goodput"]:
+        words += ["--goodput", *(part for text in parameters["goodput"] for part in text.split())]
+    words += ["--skip-bad-rows"] * parameters["skip_bad_rows"]
+    return words + [word for text in parameters["sets"] for word in ("--set", text)]
+
+
 def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ()) -> Configured:
     """The configuration of the shared options, and `more` changes on top of it. UsageError as `configure`."""
     from ..bench.configure import configure

@@ -89,11 +89,12 @@ def _say_first(planned: Planned, backend: str) -> None:
 def _runner(parameters: dict[str, Any], measured: bool) -> Any:
     """Measured runs take turns: beside each other they would measure each other."""
     from ..sweep.parallel import run_tasks
+    from ..sweep.task import run_task
 
     jobs, backend = parameters["jobs"] or (1 if measured else -1), parameters["backend"]
     if measured and (jobs != 1 or backend != "loky"):
         raise UsageError("clock = measured runs one after another on this machine; leave --jobs and --backend out")
-    return partial(run_tasks, jobs=jobs, backend=backend, address=parameters["address"])
+    return partial(run_tasks, run_task, jobs=jobs, backend=backend, address=parameters["address"])
 
 
 def _check_seen(planned: Planned, found: Sweep, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The loop over clients and engines: whatever happens next happens next.
 
-At one instant steps land first, then the clients act, then engines plan; ties go by number. An engine whose step is
-under way hears of what happens meanwhile when it lands.
+At one instant steps land first, then operations end, then the clients act, then engines plan; ties go by number. An
+engine whose step is under way hears of what happens meanwhile when it lands.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ..engine.step import (
     read_inbox,
 )
 from ..engine.step import PLANNED as STEP_PLANNED
-from ..scheduler.backup import next_end
-from ..scheduler.mail import ACCEPT, LEAVE, post
+from ..memory.operations import OP_SOURCE, OP_TARGET
+from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
 from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, STUCK, TOKENIZING
@@ -98,6 +98,26 @@ def _happen(w):
             _tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
 
 
+@inline
+def _end_operation(w):
+    """What moves beside the steps and is there next. The engines at its two ends hear of it at their step boundary."""
+    now, end_next = w.links.next_ns, w.end_next
+    row = end_next(w.links, w.operations)
+    source, target = w.operations.rows[row, OP_SOURCE], w.operations.rows[row, OP_TARGET]
+    if source >= 0:
+        _land(w, source, row, now)
+    if target >= 0 and target != source:
+        _land(w, target, row, now)
+
+
+@jit
+def _land(w, k, row, now):
+    e = w.engines[k]
+    post(e.landed, LANDED, row)
+    if w.stepping[k] == 0:
+        w.ready[k] = min(w.ready[k], max(now, e.now))
+
+
 @jit
 def tell_ends(w, e):
     """The clients hear of the sequences of an engine that are over, in the order in which they ended."""
@@ -140,8 +160,6 @@ def _nothing_planned(w, e, k, status):
             w.ready[k] = e.now
         else:
             e.empty_plans = 0
-            if e.backups.ns_per_block > 0:
-                w.ready[k] = next_end(e)
 
 
 def _advance(w, until_ns, max_steps, measured):
@@ -154,13 +172,16 @@ def _advance(w, until_ns, max_steps, measured):
     num = c.seqs.state.size
     while steps < max_steps:
         k = _first(w)
-        e, at, next_ns = w.engines[k], w.ready[k], next_time(c)
+        e, at, next_ns = w.engines[k], w.ready[k], min(next_time(c), w.links.next_ns)
         if at == NEVER_NS and c.num_done == num:
             return DONE
         if next_ns < at or (next_ns == at and next_ns != NEVER_NS and w.stepping[k] == 0):
             if next_ns > until_ns:
                 return PAUSED
-            _happen(w)
+            if next_ns == w.links.next_ns:
+                _end_operation(w)
+            else:
+                _happen(w)
             continue
         if at == NEVER_NS:
             if not _unstick(w):
@@ -176,7 +197,7 @@ def _advance(w, until_ns, max_steps, measured):
         if at >= until_ns:
             return PAUSED
         w.at, e.now = k, at
-        if not read_inbox(e, w.cancels[k]):
+        if not read_inbox(e, w.cancels[k], w.landings[k]):
             return CONTROL
         if e.ended_head != NO_SEQ:
             tell_ends(w, e)

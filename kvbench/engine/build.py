@@ -12,7 +12,8 @@ from ..core.jit import entry
 from ..core.journal import STEP_COLUMNS
 from ..core.requests import I64, NONE, Requests
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
-from ..memory.operations import make_operations
+from ..memory.links import Links, add_link, make_links
+from ..memory.operations import Operations, make_operations
 from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
 from ..prefix.eviction.own_file import find_policy
@@ -29,6 +30,7 @@ from ..scheduler.state_columns import (
     ALLOCATIONS,
     CACHE_KINDS,
     NO_FAULT,
+    NO_LINK,
     NO_SEQ,
     NO_SLOT,
     NUM_STATES,
@@ -64,11 +66,13 @@ COUNTED_FROM_ZERO = (
 
 @dataclass(frozen=True)
 class Shared:
-    """What all engines of a run share: the requests, their sequences and the keys of their blocks."""
+    """What all engines of a run share: requests, their sequences, keys of their blocks; what moves, and over what."""
 
     requests: Requests
     seqs: Sequences
     block_keys: BlockKeys
+    operations: Operations
+    links: Links
 
 
 def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None) -> Shared:
@@ -82,7 +86,7 @@ def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None =
     check_requests(requests, settings)
     if keys is None or settings.beam.width:
         keys = block_keys(requests, settings.block_tokens)
-    return Shared(requests, _sequences(requests, settings), keys)
+    return Shared(requests, _sequences(requests, settings), keys, make_operations(), make_links())
 
 
 def capacity_tokens(settings: EngineSettings) -> int:
@@ -124,14 +128,15 @@ def build_engine(
     parts = {
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
-        "rules": _rules(settings, prefill_first),
+        "rules": _rules(settings, prefill_first, _backup_link(settings, shared.links)),
         "pool": make_pool(blocks, free_order(settings)),
         "tree": radix_tree(settings, blocks, policy, block_ns, log) if kind == "radix" else make_tree(1, "lru"),
         "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
         "block_keys": shared.block_keys,
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
-        "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),
+        "operations": shared.operations,
+        "links": shared.links,
         "stages": Stages(
             settings.serial_tokenizer,
             settings.tokenize_ns_per_request,
@@ -151,6 +156,7 @@ def build_engine(
             0,
         ),
         "inbox": make_mail(),
+        "landed": make_mail(),
         "ended_head": NO_SEQ,
         "ended_tail": NO_SEQ,
         "number": number,
@@ -357,7 +363,14 @@ def _slots(num_slots: int, max_blocks: int) -> Slots:
     )
 
 
-def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
+def _backup_link(settings: EngineSettings, links: Links) -> int:
+    """A link of its own for the copies of an engine; a block takes so long, in one piece."""
+    if settings.backup_ns_per_block == 0:
+        return int(NO_LINK)
+    return add_link(links, 0, settings.backup_ns_per_block, 0)
+
+
+def _rules(settings: EngineSettings, prefill_first: bool, backup_link: int) -> Rules:
     s = settings.scheduler
     policies = tuple(ORDERS) if prefill_first else ("fcfs", "priority")
     if s.policy not in policies:
@@ -420,6 +433,8 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "beam_skew": settings.beam.skew,
         "beam_seed": settings.beam.seed % (1 << 63),
         "block_bytes": settings.cache.block_bytes,
+        "backup_link": backup_link,
+        "fence": "no_fence" not in settings.faults,
         "allowed": allowed,
     }
     return Rules(*(values[name] for name in Rules.fields))

@@ -17,7 +17,6 @@ from ..core.journal import STEP_COLUMNS
 from ..core.units import NEVER_NS
 from ..costs.tables import COPY_BYTES, HOST, OUTSIDE, add_prefill, clear, set_decode, step_ns
 from ..scheduler import kv
-from ..scheduler.backup import end_copies, next_end
 from ..scheduler.lifecycle import accept, drop_waiting
 from ..scheduler.mail import ACCEPT, LEAVE, is_unread, take
 from ..scheduler.spent import spend
@@ -181,13 +180,15 @@ def run_for(e, host, device, evicted):
 
 
 @inline
-def read_inbox(e, cancel):
-    """At e.now, between two steps: copies that have ended let go, then what came, in order.
+def read_inbox(e, cancel, landed):
+    """At e.now, between two steps: operations that have ended let go, then what came, in order.
 
+    cancel, landed   verbs (engine, sequence) and (engine, row of its operations)
     returns  False when a row (e.control) is for Python to act on; call again afterwards
     """
-    if e.backups.ns_per_block > 0 and next_end(e) <= e.now:
-        end_copies(e)
+    while is_unread(e.landed):
+        _, row = take(e.landed)
+        landed(e, row)
     while is_unread(e.inbox):
         kind, subject = take(e.inbox)
         if kind == ACCEPT:

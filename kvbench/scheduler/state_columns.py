@@ -85,6 +85,7 @@ FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED, FOLLOWS, KEPT = range(6)
 # KEPT       copy on write: not running; the table of a finished sequence that a later turn goes on from
 NO_SLOT = np.int64(-1)
 NO_SEQ = np.int64(-1)
+NO_LINK = np.int64(-1)
 
 # Columns of Engine.lineage, one row a request (copy on write).
 PARENT, COMMON, WANTED, KEPT_SLOT = range(4)
