@@ -15,13 +15,17 @@ from numba import njit, types
 from ..client.clients import (
     ARRIVAL,
     CANCEL,
+    INCIDENT,
     PLACE_FREE,
     READY,
+    REPORT,
+    ROUTED,
     arrive,
     ended,
     free_place,
     give_up,
     next_event,
+    next_held,
     next_time,
 )
 from ..core.jit import PLAIN, inline, jit
@@ -38,12 +42,15 @@ from ..engine.step import (
     read_inbox,
 )
 from ..engine.step import PLANNED as STEP_PLANNED
+from ..kernels.event_heap import push_event
 from ..memory.operations import OP_SOURCE, OP_TARGET
 from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
-from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, STUCK, TOKENIZING
-from .world import World
+from ..scheduler.state_columns import NO_FAULT, NO_SEQ, STUCK, TOKENIZING
+from ..scheduler.state_columns import ROUTED as ON_ITS_WAY
+from .routing import hear_first_tokens, left, look_at_all, send_out, tokenise
+from .world import NO_INCIDENT, World
 
 # What advance returns. DONE; PAUSED: the time is reached; SLICE_OVER: call again; FAULT: see Engine.fault;
 # CONTROL: Python acts on World.at's Engine.control; PLANNED, MUST_WAIT: the measured clock runs the step of World.at,
@@ -81,21 +88,48 @@ def _happen(w):
     now, kind, subject = next_event(c)
     w.now = max(w.now, now)
     if kind == ARRIVAL:
-        arrive(c, subject, now)
+        if arrive(c, subject, now):
+            send_out(w, subject, now)
+    elif kind == ROUTED:
+        tokenise(w, subject, now)
     elif kind == READY:
         if c.seqs.state[subject] == TOKENIZING:  # else cancelled meanwhile
-            k = np.int64(0)  # a world has one engine so far: nobody has to choose
-            c.seqs.state[subject] = ROUTED
-            c.seqs.engine[subject] = k
-            _tell(w, k, ACCEPT, subject, now)
+            c.seqs.state[subject] = ON_ITS_WAY
+            _tell(w, c.seqs.engine[subject], ACCEPT, subject, now)
     elif kind == PLACE_FREE:
-        free_place(c, now)
+        free_place(c)
+        subject = next_held(c)
+        while subject != NO_SEQ:
+            send_out(w, subject, now)
+            subject = next_held(c)
     elif kind == CANCEL:
-        if not give_up(c, subject, now):
-            _tell(w, c.seqs.engine[subject], LEAVE, subject, now)
+        _cancel(w, subject, now)
+    elif kind == REPORT:
+        _report(w, now)
+    elif kind == INCIDENT:
+        w.incident = subject
     else:
         for k in range(w.ready.size):
             _tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+
+
+@inline
+def _cancel(w, seq, now):
+    """A client gives up: nobody has seen the sequence yet, or its engine has to let it go."""
+    q = w.clients.seqs
+    before = q.state[seq]
+    if not give_up(w.clients, seq, now):
+        _tell(w, q.engine[seq], LEAVE, seq, now)
+    elif before == TOKENIZING:
+        left(w, seq, now)
+
+
+@jit
+def _report(w, now):
+    """The router hears how loaded the engines are, now and as long as something may change that."""
+    look_at_all(w, NO_SEQ, now)
+    if w.ready.min() != NEVER_NS or min(next_time(w.clients), w.links.next_ns) != NEVER_NS:
+        push_event(w.clients.events, now + w.refresh_ns, REPORT, NO_SEQ)
 
 
 @inline
@@ -121,8 +155,11 @@ def _land(w, k, row, now):
 @jit
 def tell_ends(w, e):
     """The clients hear of the sequences of an engine that are over, in the order in which they ended."""
+    hear_first_tokens(w, e)
     while e.ended_head != NO_SEQ:
-        ended(w.clients, take_ended(e))
+        seq = take_ended(e)
+        left(w, seq, e.now)
+        ended(w.clients, seq)
 
 
 @jit
@@ -134,6 +171,8 @@ def _unstick(w):
         if drop_head(e):
             tell_ends(w, e)
             w.ready[k] = e.now
+            if w.refresh_ns > 0:
+                push_event(w.clients.events, e.now, REPORT, NO_SEQ)
             return True
     w.engines[w.at].fault = STUCK
     return False
@@ -182,6 +221,8 @@ def _advance(w, until_ns, max_steps, measured):
                 _end_operation(w)
             else:
                 _happen(w)
+                if w.incident != NO_INCIDENT:
+                    return CONTROL
             continue
         if at == NEVER_NS:
             if not _unstick(w):

@@ -73,6 +73,8 @@ class Shared:
     block_keys: BlockKeys
     operations: Operations
     links: Links
+    beam_rank: I64
+    """(sequences,) place of a beam among its request's at t = 0."""
 
 
 def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None) -> Shared:
@@ -86,7 +88,9 @@ def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None =
     check_requests(requests, settings)
     if keys is None or settings.beam.width:
         keys = block_keys(requests, settings.block_tokens)
-    return Shared(requests, _sequences(requests, settings), keys, make_operations(), make_links())
+    seqs = _sequences(requests, settings)
+    rank = np.arange(seqs.request.size) - seqs.first[seqs.request]
+    return Shared(requests, seqs, keys, make_operations(), make_links(), rank)
 
 
 def capacity_tokens(settings: EngineSettings) -> int:
@@ -104,9 +108,15 @@ def _is_prefill_first(settings: EngineSettings) -> bool:
 
 
 def build_engine(
-    shared: Shared, settings: EngineSettings, costs: CostTables, *, number: int = 0, log: int = 0
+    shared: Shared,
+    settings: EngineSettings,
+    costs: CostTables,
+    *,
+    number: int = 0,
+    log: int = 0,
+    tells_first: bool = False,
 ) -> Engine:
-    """State of an engine at t = 0. log: how many evictions to record, for tests."""
+    """State of an engine at t = 0. log: how many evictions to record, for tests. tells_first: see Engine."""
     requests, seqs = shared.requests, shared.seqs
     rules = settings.scheduler
     bt = settings.block_tokens
@@ -156,6 +166,8 @@ def build_engine(
             0,
         ),
         "inbox": make_mail(),
+        "outbox": make_mail(),
+        "tells_first": tells_first,
         "landed": make_mail(),
         "ended_head": NO_SEQ,
         "ended_tail": NO_SEQ,
@@ -166,7 +178,7 @@ def build_engine(
         "overlap": settings.overlap,
         "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
         "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
-        "beam_rank": np.arange(num) - seqs.first[seqs.request],
+        "beam_rank": shared.beam_rank,
     }
     values = dict.fromkeys(COUNTED_FROM_ZERO, 0) | _scratch(settings, num_slots, max_blocks) | parts
     return Engine(*(values[name] for name in Engine.fields))
