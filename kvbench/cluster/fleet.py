@@ -43,13 +43,9 @@ class Fleet:
         """UsageError: engines that cannot work on one workload."""
         if len(self.members) > 1 and self.router is None:
             raise UsageError("several engines need a router; set router.policy")
-        for name, what in (
-            ("block_tokens", "block_tokens"),
-            ("beam", "beam.width"),
-            ("max_model_len", "max_model_len"),
-        ):
+        for name in ("block_tokens", "max_model_len"):
             if len({getattr(settings, name) for settings in self.settings}) > 1:
-                raise UsageError(f"the engines of a fleet share {what}; leave it out of [[fleet.group]]")
+                raise UsageError(f"the engines of a fleet share {name}; leave it out of [[fleet.group]]")
         cold = all(settings.cache.state == "cold" for settings in self.settings)
         if len(self.members) > 1 and not cold:
             raise UsageError(

@@ -44,6 +44,7 @@ from ..engine.step import (
 from ..engine.step import PLANNED as STEP_PLANNED
 from ..kernels.event_heap import push_event
 from ..memory.operations import OP_SOURCE, OP_TARGET
+from ..routing.router import NO_ENGINE
 from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
@@ -122,6 +123,7 @@ def _cancel(w, seq, now):
         _tell(w, q.engine[seq], LEAVE, seq, now)
     elif before == TOKENIZING:
         left(w, seq, now)
+        q.engine[seq] = NO_ENGINE  # it never got there
 
 
 @jit

@@ -17,7 +17,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Parts:
-    """ns: (sequences, len(names)), rows sum to end minus arrival. before_queue: (sequences,) ns, see Journal.tokenize_ns"""
+    """ns: (sequences, len(names)), rows sum to end minus arrival. before_queue: (sequences,), Journal.tokenize_ns."""
 
     names: tuple[str, ...]
     ns: I64
