@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.errors import EXIT_OK, UsageError
-from .options import RunCommand, as_typed, configuration_options, configured, force_option, promises
+from ..core.errors import EXIT_OK
+from .options import RunCommand, as_typed, check_target, configuration_options, configured, force_option, promises
 from .progress import ProgressBar
 from .run import quiet_compiler, say
 
@@ -40,8 +40,7 @@ def advise_command(**parameters: Any) -> int:
     Symptoms have their evidence; levers are changes of keys, each run under the same seeds and judged as by `gate`.
     Without a promise the tails that the symptoms lengthen are to become better.
     """
-    if parameters["target"] is None and parameters["trace"] is None:
-        raise UsageError("nothing to advise on: name a scenario (kvbench list), a file, or --trace FILE")
+    check_target(parameters)
     from ..report.files import result_folder
 
     output = parameters["output"]
