@@ -194,9 +194,7 @@ class DecodeSide(VllmScheduler):
         self.tables.publish(request, request.num_tokens)
         request.num_computed_tokens = request.num_tokens - 1
         assert self.tables.allocate(request, 1) == []
-        return PlannedRow(
-            request, request.num_computed_tokens, 1, self.tables.block_ids(request.request_id)
-        )
+        return PlannedRow(request, request.num_computed_tokens, 1, self.tables.block_ids(request.request_id))
 
     def heartbeat(self, now: float) -> list[str]:
         """Whose leases are to be kept up, if it is time to say so."""

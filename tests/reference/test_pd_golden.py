@@ -9,8 +9,10 @@ import pytest
 
 from tests.recordings import CHOICE, SHARED, read_recording, recording_name
 
-from .block_hash import BlockTables
+from . import pd_push as push
 from .pd_pull import DecodeSide, LeaseRules, PrefillSide
+from .sglang_admission import SchedulerConfig as PrefillConfig
+from .sglang_memory import Request, TokenContent
 from .vllm_scheduler import VLLM_0_33, SchedulerConfig, new_request
 
 START = 1000.0
@@ -105,14 +107,18 @@ class PullWire:
         side.let_go(read)
         side.let_go(expired)
         side.check_integrity()
-        return self.step_of(plan, result) | not_empty(
-            lease_start=started,
-            read_done=sorted(read),
-            lease_expired=expired,
-            late_notifs=late,
-            handoff=handoff,
-            lease={i: end - START for i, end in sorted(side.leases.items())},
-        ) | self.queues(side)
+        return (
+            self.step_of(plan, result)
+            | not_empty(
+                lease_start=started,
+                read_done=sorted(read),
+                lease_expired=expired,
+                late_notifs=late,
+                handoff=handoff,
+                lease={i: end - START for i, end in sorted(side.leases.items())},
+            )
+            | self.queues(side)
+        )
 
     def abort_decode(self, notify_only):
         side, aborted = self.decode, []
@@ -152,14 +158,18 @@ class PullWire:
         failed = side.end_reads(ended)
         result.finished += [(i, "error") for i in failed]
         side.check_integrity()
-        return self.step_of(plan, result) | not_empty(
-            recv_start=starts,
-            notify_only=notify_only,
-            recv_done=[i for i, good in ended if good],
-            recv_failed=[i for i, good in ended if not good],
-            heartbeat=beat,
-            heartbeat_lost=is_lost and bool(beat),
-        ) | self.queues(side)
+        return (
+            self.step_of(plan, result)
+            | not_empty(
+                recv_start=starts,
+                notify_only=notify_only,
+                recv_done=[i for i, good in ended if good],
+                recv_failed=[i for i, good in ended if not good],
+                heartbeat=beat,
+                heartbeat_lost=is_lost and bool(beat),
+            )
+            | self.queues(side)
+        )
 
     def end_reads(self, t):
         ended, left, has_failed = [], [], False
@@ -208,5 +218,171 @@ def assert_equal(path, expected, got):
 def test_pull_equals_recording(path):
     header, ticks, _ = read_recording(path)
     wire = PullWire(header)
+    for tick in ticks:
+        assert_equal(path, tick, wire.tick(tick["t"]))
+
+
+class PushWire:
+    """Router, network and workers of a push pair."""
+
+    def __init__(self, header):
+        self.params = p = header["params"]
+        size = p["page_size"]
+        config = PrefillConfig(
+            num_kv_tokens=p["P"]["kv_tokens"],
+            page_size=size,
+            max_running_requests=p["P"]["max_running"],
+            chunked_prefill_size=p["P"]["chunk"],
+            schedule_policy="fcfs",
+        )
+        self.prefill = push.PrefillQueues(config, p["bootstrap_timeout"])
+        self.decode = push.DecodeQueues(
+            push.DecodeConfig(
+                p["D"]["kv_tokens"],
+                size,
+                p["D"]["max_running"],
+                p["D"]["pre_alloc"],
+                p["reserved"],
+                p["waiting_timeout"],
+                p.get("poll_interval", 1),
+                p.get("d_radix", False),
+            )
+        )
+        self.specs = header["requests"]
+        self.number = {spec["id"]: i for i, spec in enumerate(self.specs)}
+        self.senders, self.receivers = {}, {}
+        self.arrived_at_d, self.page_list_at, self.last_sent_at = {}, {}, {}
+        self.done, self.aborted = set(), set()
+
+    def request(self, spec, max_new_tokens):
+        prompt = tokens_of(spec["prompt"])
+        number = self.number[spec["id"]]
+        tokens = prompt + [900000 + 1000 * number + k for k in range(spec["max_tokens"] + 1)]
+        return Request(spec["id"], len(prompt), max_new_tokens, TokenContent(tokens, self.params["page_size"]))
+
+    def tick(self, t):
+        transport = []
+        for spec in self.specs:
+            self.move(spec, t, transport)
+        arrive_p = [spec["id"] for spec in self.specs if spec["arrive"] == t]
+        arrive_d = [spec["id"] for spec in self.specs if spec["arrive"] + spec.get("d_lag", 0) == t]
+        for request_id in arrive_p:
+            spec = self.specs[self.number[request_id]]
+            link = self.senders[request_id] = push.Link(self.request(spec, 1), spec["room"], since=t)
+            self.prefill.arrive(link)
+        for request_id in arrive_d:
+            spec = self.specs[self.number[request_id]]
+            link = self.receivers[request_id] = push.Link(self.request(spec, spec["max_tokens"]), spec["room"])
+            self.arrived_at_d[request_id] = t
+            self.decode.arrive(link)
+        abort_p = self.abort("P", transport)
+        abort_d = self.abort("D", transport)
+        out = {"P": self.step_prefill(t), "D": self.step_decode(t)} | not_empty(transport=transport)
+        head = not_empty(arrive_p=arrive_p, arrive_d=arrive_d, abort_p=abort_p, abort_d=abort_d)
+        return {"t": t, **head, "out": out}
+
+    def move(self, spec, t, transport):
+        p, i, room, fault = self.params, spec["id"], spec["room"], spec.get("fault")
+        sender, receiver = self.senders.get(i), self.receivers.get(i)
+        at_d = self.arrived_at_d.get(i)
+        if at_d is not None and t == at_d + p["handshake_delay"] and receiver.status == push.BOOTSTRAPPING:
+            receiver.status = push.FAILED if fault == "handshake_fail" else push.READY
+            transport.append(["d_failed" if fault == "handshake_fail" else "handshake", room])
+        listed = self.page_list_at.get(i)
+        if listed is not None and t == listed + p["meta_delay"] and fault != "meta_lost":
+            if sender.status == push.BOOTSTRAPPING:
+                sender.status, sender.prefix = push.READY, receiver.prefix
+            transport.append(["meta_at_p", room])
+        sent = self.last_sent_at.get(i)
+        if sent is None or i in self.done or sender.status == push.FAILED:
+            return
+        if fault == "p_dies":
+            if t == sent + 1:
+                self.end(i, push.FAILED, transport, ["both_failed", room])
+            return
+        if t < sent + spec.get("delay", p["transfer_delay"]):
+            return
+        if fault == "xfer_fail":
+            self.end(i, push.FAILED, transport, ["both_failed", room])
+        elif fault == "done_lost":
+            self.done.add(i)
+            sender.status = push.SUCCESS
+            transport.append(["p_success", room])
+        else:
+            self.end(i, push.SUCCESS, transport, ["success", room])
+            self.decode.slot_rooms[receiver.slot] = room + 1 if fault == "corrupt" else room
+
+    def end(self, i, status, transport, entry):
+        self.done.add(i)
+        for link in (self.senders[i], self.receivers[i]):
+            if link.status != push.FAILED:
+                link.status = status
+        transport.append(entry)
+
+    def abort(self, side, transport):
+        links = self.senders if side == "P" else self.receivers
+        queues = self.prefill if side == "P" else self.decode
+        aborted = []
+        for spec in self.specs:
+            i, wanted = spec["id"], spec.get(f"abort_{side.lower()}")
+            if wanted is None or i in self.aborted or i not in links:
+                continue
+            link = links[i]
+            members = getattr(queues, wanted)
+            if wanted == "running":
+                is_there = link.request in members and link.request.num_output >= 2
+                is_there &= link.request.finish_reason is None
+            else:
+                is_there = link in members or link.request in members
+            if is_there:
+                self.aborted.add(i)
+                aborted.append(i)
+                if queues.abort(link):
+                    transport.append(["out", side, i, "AbortReq"])
+        return aborted
+
+    def step_prefill(self, t):
+        side = self.prefill
+        bootstrapped, plan, done = side.step(t)
+        side.check_integrity()
+        for link in side.sent:
+            self.last_sent_at[link.id] = t
+        rows = [list(row) for row in plan.batch.rows] if plan.batch else []
+        return not_empty(
+            bootstrapped=[link.id for link in bootstrapped],
+            batch=rows,
+            chunked=side.chunked and side.chunked.id,
+            log=side.log,
+            done=done,
+        ) | {
+            "q": [[r.id for r in queue] for queue in (side.bootstrap, side.waiting, side.inflight)],
+            "mem": [
+                *side.memory.sizes(),
+                len(side.slots.free),
+                side.config.max_running_requests - len(side.memory.holders),
+            ],
+        }
+
+    def step_decode(self, t):
+        side = self.decode
+        got = side.step(t)
+        side.memory.check_integrity()
+        for link in side.page_lists:
+            self.page_list_at[link.id] = t
+        allocatable = got.pop("allocatable")
+        return not_empty(**got, log=side.log) | {
+            "allocatable": allocatable,
+            "q": [
+                [[link.id, link.is_ready] for link in side.prealloc],
+                *([r.id for r in queue] for queue in (side.transfer, side.waiting, side.retracted, side.running)),
+            ],
+            "mem": [*side.memory.sizes(), len(side.slots.free), side.num_free_rows],
+        }
+
+
+@pytest.mark.parametrize("path", recordings("sglang_pd_*"))
+def test_push_equals_recording(path):
+    header, ticks, _ = read_recording(path)
+    wire = PushWire(header)
     for tick in ticks:
         assert_equal(path, tick, wire.tick(tick["t"]))
