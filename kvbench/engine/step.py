@@ -142,7 +142,7 @@ def make_space(e):
 @inline
 def is_idle(e):
     is_empty = e.queue_head == NO_SEQ and e.slots.running == 0 and e.batch_size == 0
-    return is_empty and e.chunk == NO_SLOT and e.num_flight == 0
+    return is_empty and e.chunk == NO_SLOT and e.num_flight == 0 and e.side.num_ended == 0
 
 
 @inline

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
-from tests.recordings import CHOICE, SHARED, read_recording, recording_name
+from tests.recordings import read_recording, recording_params
 
 from . import pd_push as push
 from .pd_pull import DecodeSide, LeaseRules, PrefillSide
@@ -16,13 +13,6 @@ from .sglang_memory import Request, TokenContent
 from .vllm_scheduler import VLLM_0_33, SchedulerConfig, new_request
 
 START = 1000.0
-
-
-def recordings(pattern):
-    """Those that come with the repository, and where they lie beside the checkout all of them."""
-    folders = [Path(os.environ.get("KVBENCH_GOLDEN_PD", SHARED / "recordings" / "pd")), CHOICE]
-    found = {recording_name(path): path for folder in folders for path in folder.glob(pattern)}
-    return [pytest.param(path, id=name) for name, path in sorted(found.items())]
 
 
 def tokens_of(runs):
@@ -214,7 +204,7 @@ def assert_equal(path, expected, got):
     assert expected == got, f"{path.name}, t={expected['t']}"
 
 
-@pytest.mark.parametrize("path", recordings("vllm_pd_*"))
+@pytest.mark.parametrize("path", recording_params("vllm_pd_*"))
 def test_pull_equals_recording(path):
     header, ticks, _ = read_recording(path)
     wire = PullWire(header)
@@ -380,7 +370,7 @@ class PushWire:
         }
 
 
-@pytest.mark.parametrize("path", recordings("sglang_pd_*"))
+@pytest.mark.parametrize("path", recording_params("sglang_pd_*"))
 def test_push_equals_recording(path):
     header, ticks, _ = read_recording(path)
     wire = PushWire(header)
