@@ -55,7 +55,7 @@ _EMPTY_PLANS = 4
 
 
 @inline
-def _first(w):
+def first_ready(w):
     """The engine that has its turn first; a step that lands goes before one that is planned."""
     ready, stepping = w.ready, w.stepping
     best = 0
@@ -66,7 +66,7 @@ def _first(w):
 
 
 @inline
-def _tell(w, k, kind, subject, now):
+def tell(w, k, kind, subject, now):
     """Something reaches an engine; one that waits for it has its turn."""
     e = w.engines[k]
     post(e.inbox, kind, subject)
@@ -87,19 +87,19 @@ def _happen(w):
             k = np.int64(0)  # a world has one engine so far: nobody has to choose
             c.seqs.state[subject] = ROUTED
             c.seqs.engine[subject] = k
-            _tell(w, k, ACCEPT, subject, now)
+            tell(w, k, ACCEPT, subject, now)
     elif kind == PLACE_FREE:
         free_place(c, now)
     elif kind == CANCEL:
         if not give_up(c, subject, now):
-            _tell(w, c.seqs.engine[subject], LEAVE, subject, now)
+            tell(w, c.seqs.engine[subject], LEAVE, subject, now)
     else:
         for k in range(w.ready.size):
-            _tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+            tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
 
 
 @inline
-def _end_operation(w):
+def end_operation(w):
     """What moves beside the steps and is there next. The engines at its two ends hear of it at their step boundary."""
     now, end_next = w.links.next_ns, w.end_next
     row = end_next(w.links, w.operations)
@@ -126,7 +126,7 @@ def tell_ends(w, e):
 
 
 @jit
-def _unstick(w):
+def unstick(w):
     """No engine can plan and nothing will happen: the head of a queue can never run. False: nobody waits."""
     for k in range(w.ready.size):
         e = w.engines[k]
@@ -150,7 +150,7 @@ def land_step(w, e):
 
 
 @inline
-def _nothing_planned(w, e, k, status):
+def nothing_planned(w, e, k, status):
     """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for a change."""
     w.ready[k] = NEVER_NS
     if status == EMPTY:
@@ -171,7 +171,7 @@ def _advance(w, until_ns, max_steps, measured):
     c, steps = w.clients, 0
     num = c.seqs.state.size
     while steps < max_steps:
-        k = _first(w)
+        k = first_ready(w)
         e, at, next_ns = w.engines[k], w.ready[k], min(next_time(c), w.links.next_ns)
         if at == NEVER_NS and c.num_done == num:
             return DONE
@@ -179,12 +179,12 @@ def _advance(w, until_ns, max_steps, measured):
             if next_ns > until_ns:
                 return PAUSED
             if next_ns == w.links.next_ns:
-                _end_operation(w)
+                end_operation(w)
             else:
                 _happen(w)
             continue
         if at == NEVER_NS:
-            if not _unstick(w):
+            if not unstick(w):
                 return FAULT
             continue
         if w.stepping[k] == 1:
@@ -206,7 +206,7 @@ def _advance(w, until_ns, max_steps, measured):
         if e.fault != NO_FAULT:
             return FAULT
         if status == IDLE or status == EMPTY:
-            _nothing_planned(w, e, k, status)
+            nothing_planned(w, e, k, status)
             steps += np.int64(status == EMPTY)
             continue
         if measured:
