@@ -94,6 +94,8 @@ def configuration_options(command: F) -> F:
         click.option("--device", metavar="NAME", shell_complete=names_from(_devices), help="A known device."),
         click.option("--step-times", metavar="FILE", help="Step times from a file: .npz, or .csv of measured steps."),
         click.option("--tp", metavar="N", help="Tensor parallelism."),
+        click.option("--dp", metavar="N", help="Data-parallel ranks that step together."),
+        click.option("--ep", metavar="N", help="Experts are spread over so many devices."),
         click.option("--dtype", metavar="TYPE", help="Of the weights: bf16, fp16, fp8, int8, fp4."),
         click.option("--num-prompts", metavar="N", help="Requests to run."),
         click.option("--request-rate", metavar="R", help="Requests/s, or inf; a trace is stretched to it."),
