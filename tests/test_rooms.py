@@ -21,6 +21,7 @@ LEVELS = (
     ("scheduler",),
     ("client", "routing"),
     ("engine",),
+    ("pairs",),
     ("cluster",),
     ("measured",),
     ("offline",),

@@ -44,7 +44,7 @@ def prefill_stalls(e: Evidence) -> Symptom | None:
             "prefill-stalls",
             "long prompts stall those who decode",
             signal,
-            0.05 if tail >= 4 else 0.25,  # a few long stalls make the tail; many short ones the mean
+            0.05 if tail >= 3 else 0.20,  # a few long stalls make the tail; many short ones the mean
             signal * (1 - e.first),
             DECODE,
             (
@@ -65,7 +65,7 @@ def prefixes_again(e: Evidence) -> Symptom | None:
             "prefixes-again",
             "the same prefixes are computed again",
             signal,
-            0.15,
+            0.12,
             e.needless * (prefill * e.first + e.stall * (1 - e.first)),
             TTFT if e.stall * e.needless < 0.05 else (*TTFT, *DECODE),
             (

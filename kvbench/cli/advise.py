@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_OK, UsageError
-from .options import RunCommand, as_typed, configuration_options, configured, force_option, promises
+from .options import RunCommand, as_typed, check_target, configuration_options, configured, force_option, promises
 from .progress import ProgressBar
 from .run import quiet_compiler, say
 
@@ -27,6 +27,13 @@ SEEDS, BUDGET = 5, 24
 @click.option("--seeds", metavar="K", type=click.IntRange(min=1), default=SEEDS, help=f"From --seed on. [{SEEDS}]")
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Workers at most; all cores without it.")
 @click.option(
+    "--from-server",
+    "server_files",
+    metavar="FILE",
+    multiple=True,
+    help="Tell from /metrics (once, or read twice) or a benchmark's result; nothing is run.",
+)
+@click.option(
     "-o", "--output", metavar="DIR", help="Write advice.json, advice.csv and, where a lever helps, best.toml."
 )
 @force_option
@@ -40,8 +47,9 @@ def advise_command(**parameters: Any) -> int:
     Symptoms have their evidence; levers are changes of keys, each run under the same seeds and judged as by `gate`.
     Without a promise the tails that the symptoms lengthen are to become better.
     """
-    if parameters["target"] is None and parameters["trace"] is None:
-        raise UsageError("nothing to advise on: name a scenario (kvbench list), a file, or --trace FILE")
+    if parameters["server_files"]:
+        return _from_server(parameters)
+    check_target(parameters)
     from ..report.files import result_folder
 
     output = parameters["output"]
@@ -54,6 +62,33 @@ def advise_command(**parameters: Any) -> int:
         if not parameters["quiet"]:
             say(f"wrote {', '.join(names)} to {folder}")
     return EXIT_OK
+
+
+def _from_server(parameters: dict[str, Any]) -> int:
+    """What a server's own figures show, without a run."""
+    if parameters["target"] is not None or parameters["trace"] is not None or parameters["output"] is not None:
+        raise UsageError(
+            "--from-server runs nothing: leave X, --trace and -o out (--from may say what its command was)"
+        )
+    from ..advise.server_symptoms import findings
+    from ..advise.server_view import read_view
+    from ..report.run_json import to_text
+    from ..report.server import server_document, server_table
+
+    view = read_view([Path(path) for path in parameters["server_files"]])
+    found = findings(view, _places(parameters))
+    shown = to_text(server_document(view.source, found)) if parameters["as_json"] else server_table(view.source, found)
+    click.echo(shown.rstrip("\n"))
+    return EXIT_OK
+
+
+def _places(parameters: dict[str, Any]) -> int | None:
+    """How many may run at once, where the server's command was given."""
+    if parameters["from_command"] is None:
+        return None
+    from ..bench.system import build_system, engine_limits
+
+    return engine_limits(build_system(configured(parameters).config).config).max_num_seqs
 
 
 def _advice(parameters: dict[str, Any]) -> Advice:

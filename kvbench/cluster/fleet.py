@@ -29,10 +29,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Engines in order of their numbers. router: None = there is one engine, and nobody has to choose."""
+    """Engines in order of their numbers.
+
+    router       None = there is one engine, or one instance, and nobody has to choose
+    is_instance  they are the ranks of one instance, which deals requests to them itself
+    """
 
     members: tuple[Member, ...]
     router: RouterSettings | None = None
+    is_instance: bool = False
 
     @property
     def settings(self) -> tuple[EngineSettings, ...]:
@@ -41,7 +46,7 @@ class Fleet:
 
     def check(self) -> None:
         """UsageError: engines that cannot work on one workload."""
-        if len(self.members) > 1 and self.router is None:
+        if len(self.members) > 1 and self.router is None and not self.is_instance:
             raise UsageError("several engines need a router; set router.policy")
         for name in ("block_tokens", "max_model_len"):
             if len({getattr(settings, name) for settings in self.settings}) > 1:

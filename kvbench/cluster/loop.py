@@ -63,7 +63,7 @@ _EMPTY_PLANS = 4
 
 
 @inline
-def _first(w):
+def first_ready(w):
     """The engine that has its turn first; a step that lands goes before one that is planned."""
     ready, stepping = w.ready, w.stepping
     best = 0
@@ -74,7 +74,7 @@ def _first(w):
 
 
 @inline
-def _tell(w, k, kind, subject, now):
+def tell(w, k, kind, subject, now):
     """Something reaches an engine; one that waits for it has its turn."""
     e = w.engines[k]
     post(e.inbox, kind, subject)
@@ -83,8 +83,8 @@ def _tell(w, k, kind, subject, now):
 
 
 @inline
-def _happen(w):
-    """What happens next at the clients'."""
+def happen(w):
+    """What happens next at the clients'. Returns the sequence that has reached its server's engine, or NO_SEQ."""
     c = w.clients
     now, kind, subject = next_event(c)
     w.now = max(w.now, now)
@@ -95,8 +95,7 @@ def _happen(w):
         tokenise(w, subject, now)
     elif kind == READY:
         if c.seqs.state[subject] == TOKENIZING:  # else cancelled meanwhile
-            c.seqs.state[subject] = ON_ITS_WAY
-            _tell(w, c.seqs.engine[subject], ACCEPT, subject, now)
+            return subject
     elif kind == PLACE_FREE:
         free_place(c)
         subject = next_held(c)
@@ -111,7 +110,16 @@ def _happen(w):
         w.incident = subject
     else:
         for k in range(w.ready.size):
-            _tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+            tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+    return np.int64(NO_SEQ)
+
+
+@inline
+def deliver(w, seq, k):
+    """A sequence is given to an engine now."""
+    w.clients.seqs.state[seq] = ON_ITS_WAY
+    w.clients.seqs.engine[seq] = k
+    tell(w, k, ACCEPT, seq, w.now)
 
 
 @inline
@@ -120,7 +128,7 @@ def _cancel(w, seq, now):
     q = w.clients.seqs
     before = q.state[seq]
     if not give_up(w.clients, seq, now):
-        _tell(w, q.engine[seq], LEAVE, seq, now)
+        tell(w, q.engine[seq], LEAVE, seq, now)
     elif before == TOKENIZING:
         left(w, seq, now)
         q.engine[seq] = NO_ENGINE  # it never got there
@@ -135,7 +143,7 @@ def _report(w, now):
 
 
 @inline
-def _end_operation(w):
+def end_operation(w):
     """What moves beside the steps and is there next. The engines at its two ends hear of it at their step boundary."""
     now, end_next = w.links.next_ns, w.end_next
     row = end_next(w.links, w.operations)
@@ -165,7 +173,7 @@ def tell_ends(w, e):
 
 
 @jit
-def _unstick(w):
+def unstick(w):
     """No engine can plan and nothing will happen: the head of a queue can never run. False: nobody waits."""
     for k in range(w.ready.size):
         e = w.engines[k]
@@ -191,7 +199,7 @@ def land_step(w, e):
 
 
 @inline
-def _nothing_planned(w, e, k, status):
+def nothing_planned(w, e, k, status):
     """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for a change."""
     w.ready[k] = NEVER_NS
     if status == EMPTY:
@@ -212,7 +220,7 @@ def _advance(w, until_ns, max_steps, measured):
     c, steps = w.clients, 0
     num = c.seqs.state.size
     while steps < max_steps:
-        k = _first(w)
+        k = first_ready(w)
         e, at, next_ns = w.engines[k], w.ready[k], min(next_time(c), w.links.next_ns)
         if at == NEVER_NS and c.num_done == num:
             return DONE
@@ -220,14 +228,16 @@ def _advance(w, until_ns, max_steps, measured):
             if next_ns > until_ns:
                 return PAUSED
             if next_ns == w.links.next_ns:
-                _end_operation(w)
+                end_operation(w)
             else:
-                _happen(w)
+                seq = happen(w)
+                if seq != NO_SEQ:
+                    deliver(w, seq, c.seqs.engine[seq])
                 if w.incident != NO_INCIDENT:
                     return CONTROL
             continue
         if at == NEVER_NS:
-            if not _unstick(w):
+            if not unstick(w):
                 return FAULT
             continue
         if w.stepping[k] == 1:
@@ -249,7 +259,7 @@ def _advance(w, until_ns, max_steps, measured):
         if e.fault != NO_FAULT:
             return FAULT
         if status == IDLE or status == EMPTY:
-            _nothing_planned(w, e, k, status)
+            nothing_planned(w, e, k, status)
             steps += np.int64(status == EMPTY)
             continue
         if measured:

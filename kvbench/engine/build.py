@@ -23,6 +23,7 @@ from ..prefix.radix import RadixTree, make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.mail import make_mail
 from ..scheduler.shadow import make_shadow
+from ..scheduler.side import make_side
 from ..scheduler.spent import NUM_SPENT
 from ..scheduler.stages import Stages
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
@@ -103,6 +104,12 @@ def capacity_tokens(settings: EngineSettings) -> int:
     return blocks * bt
 
 
+def _pool_kind(settings: EngineSettings) -> str:
+    """Whose pool it has; SGLang's decode side has a ring, with a tree or without."""
+    is_ring = settings.role == "decode" and _is_prefill_first(settings) and settings.cache.kind == "none"
+    return "radix" if is_ring else settings.cache.kind
+
+
 def _is_prefill_first(settings: EngineSettings) -> bool:
     return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
 
@@ -124,11 +131,13 @@ def build_engine(
     num = int(seqs.request.size)
     num_slots = min(rules.max_running_requests if prefill_first else rules.max_num_seqs, num) + 4
     num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
+    if settings.role != "both":  # sequences that hold memory and do not run, for which memory is the only bound
+        num_slots = min(num_slots + settings.cache.num_blocks // -(-int(requests.prompt_tokens.min()) // bt), num + 4)
     longest = int((requests.prompt_tokens + np.maximum(requests.max_tokens, requests.output_tokens)).max())
     if settings.cache.allocation != "paged":  # a whole stretch
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
-    kind = settings.cache.kind
+    kind = _pool_kind(settings)
     fast = settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
     blocks = settings.cache.num_blocks
     if blocks < 1:
@@ -158,6 +167,15 @@ def build_engine(
             settings.detokenize_ns,
         ),
         "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
+        "side": make_side(
+            settings.role,
+            num,
+            num_slots,
+            places=rules.max_running_requests if prefill_first else 0,
+            rows=rules.max_running_requests + settings.preallocated_requests,
+            reserved=settings.reserved_decode_tokens,
+            poll_interval=settings.poll_interval,
+        ),
         "journal": Journal(
             np.empty(4096, np.int64),
             np.empty(4096, np.int64),
@@ -238,12 +256,12 @@ def calendar_fits(settings: EngineSettings) -> bool:
 
 def free_order(settings: EngineSettings) -> str:
     """The order given, where it fits the cache kind; a radix tree's pool is a ring, the others' a list."""
-    order = settings.cache.free_order
+    order, kind = settings.cache.free_order, _pool_kind(settings)
     if is_ranked(settings):  # blocks that nothing is lost with go first
         return "unhashed-first"
-    if order in FREE_ORDERS and (order in _RING_ORDERS) == (settings.cache.kind == "radix"):
+    if order in FREE_ORDERS and (order in _RING_ORDERS) == (kind == "radix"):
         return order
-    if settings.cache.kind == "radix":
+    if kind == "radix":
         return "append" if settings.block_tokens == 1 else "sorted-front"
     return "unhashed-first"
 
@@ -396,7 +414,8 @@ def _rules(settings: EngineSettings, prefill_first: bool, backup_link: int) -> R
         "prefill_first": prefill_first,
         "static": settings.batching == "static",
         "priority": s.policy == "priority" and not prefill_first,
-        "cache_kind": CACHE_KINDS[settings.cache.kind],
+        "cache_kind": CACHE_KINDS[_pool_kind(settings)],
+        "keeps": settings.cache.kind != "none",
         "block_tokens": settings.block_tokens,
         "max_model_len": settings.max_model_len,
         "capacity_tokens": capacity_tokens(settings),

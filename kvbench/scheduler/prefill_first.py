@@ -241,7 +241,7 @@ def _mix_decodes(e):
         return
     make_room(e, running * e.rules.block_tokens)
     first = e.num_plan
-    _plan_decodes(e)
+    plan_decodes(e)
     for row in range(first, e.num_plan):
         e.batch[row] = e.plan[row, PLAN_SLOT]
         run_remove(e.slots, e.plan[row, PLAN_SLOT])
@@ -262,7 +262,7 @@ def filter_running(e):
 @inline
 def _decode(e):
     if prepare_decode(e):
-        _plan_decodes(e)
+        plan_decodes(e)
 
 
 @inline
@@ -289,7 +289,7 @@ def prepare_decode(e):
 
 
 @inline
-def _plan_decodes(e):
+def plan_decodes(e):
     """A row of one token for every running sequence, and a block where its token opens one."""
     rec, plan, bt = e.slots.rec, e.plan, e.rules.block_tokens
     row = e.num_plan

@@ -20,6 +20,7 @@ from ..prefix.radix import RadixTree
 from .calendar import Calendar
 from .mail import Mail
 from .shadow import Shadow
+from .side import Side
 from .stages import Stages
 from .state_columns import BAD_TRANSITION
 
@@ -113,6 +114,7 @@ class Slots:
 class Rules:
     """Settings as numbers; see engine.settings for their meaning.
 
+    keeps         what is computed stays visible as a prefix; False: a ring of blocks whose tree stays empty
     backup_link   what computed blocks are copied to host memory over; NO_LINK: they are not
     fence         copied blocks are held until their copy has landed
     allowed       (states, states) 1 = may follow
@@ -122,6 +124,7 @@ class Rules:
     static: "b1"
     priority: "b1"
     cache_kind: "i8"
+    keeps: "b1"
     block_tokens: "i8"
     max_model_len: "i8"
     capacity_tokens: "i8"
@@ -246,6 +249,7 @@ class Engine:
     links: "Links"
     stages: "Stages"
     shadow: "Shadow"
+    side: "Side"
     journal: "Journal"
     plan: "i8[:,::1]"
     num_plan: "i8"

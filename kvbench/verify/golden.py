@@ -17,6 +17,8 @@ from ..core.errors import KvbenchError
 from .expert_moves import ReplicaChoices, TransferPlans
 from .expert_placement import AscendPolicies, Placements
 from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
+from .pull_pair import PullPair
+from .push_pair import PushPair
 from .recording import Recording, Row, find_recordings, read_recording
 from .sglang_policy import SglangPolicy
 from .sglang_radix import SglangRadix
@@ -40,6 +42,8 @@ COMPONENTS: dict[str, type[Stream]] = {
     "eplb_state": VllmTimeline,
     "eplb_manager": SglangTimeline,
     "eplb_updator": AscendTimeline,
+    "pd_nixl_pull": PullPair,
+    "pd_queues": PushPair,
 }
 """Component in the header of a recording -> what replays it."""
 
@@ -153,8 +157,8 @@ def recorded(row: Row) -> dict[str, Any]:
 def _place(row: Row, number: int) -> str:
     if "op" in row and "step" not in row:
         return f"line {row.line}, operation {number} ({row['op']})"
-    name = "step" if "step" in row else "case"
-    return f"line {row.line}, {name} {row[name]}"
+    name = next((name for name in ("step", "t") if name in row), "case")
+    return f"line {row.line}, {'tick' if name == 't' else name} {row[name]}"
 
 
 def differences(recorded: Mapping[str, Any], got: Mapping[str, Any]) -> tuple[Difference, ...]:

@@ -31,6 +31,8 @@ ONE_EACH = {
     "eplb_state": "timeline_00_vllm_sync",
     "eplb_manager": "timeline_06_sglang_chunk",
     "eplb_updator": "timeline_08_ascend",
+    "pd_nixl_pull": "vllm_pd_15_mix_small",
+    "pd_queues": "sglang_pd_17_mix_p16",
 }
 """A stream of every component."""
 
