@@ -34,6 +34,7 @@ from ..scheduler.presets import find_preset
 from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
+from .kv_notes import kv_notes
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outside_notes, target_notes
@@ -208,6 +209,7 @@ def _record(
             *requests.notes,
             *(costs.notes if config["clock"] == "modelled" else ()),
             *outside_notes(counters.outside_steps, counters.num_steps),
+            *(kv_notes(system, counters) if config["clock"] == "modelled" else ()),
             *beam_notes(config["beam.width"], config["beam.skew"]),
             *excluded_notes(requests.excluded),
             *target,
