@@ -10,6 +10,7 @@ import numpy as np
 from kvbench.engine.build import share
 from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
 from kvbench.prefix.keys import block_keys
+from kvbench.routing.build import make_router
 from kvbench.routing.policies import verbs_of
 from kvbench.routing.router import (
     ENDED,
@@ -20,7 +21,6 @@ from kvbench.routing.router import (
     QUEUED_TOKENS,
     REQUESTS,
     SENT,
-    make_router,
 )
 from kvbench.routing.settings import RouterSettings
 from kvbench.verify.content import Asked, request_table
