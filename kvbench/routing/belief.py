@@ -60,7 +60,7 @@ def trim(router, now):
     if now < router.next_evict:
         return
     router.next_evict = (now // router.rules.evict_ns + 1) * router.rules.evict_ns
-    holder_tree.evict(router.tree, now - router.rules.ttl_ns)
+    holder_tree.evict(router.tree, router.tree.limit, now - router.rules.ttl_ns)
 
 
 @jit

@@ -16,7 +16,7 @@ from ..core.jit import jit
 from . import holder_tree
 from .belief import learn, look_up, predict, prompt_keys, root_of, trim
 from .by_load import count
-from .choose import least, load_of, turn_to
+from .choose import least, load_of, num_accepting, turn_to
 from .holder_tree import CREATOR, HOLDERS, NO_HOLDER
 from .router import NO_ENGINE, OWN, SENT
 
@@ -27,6 +27,8 @@ _TOUCH_EVERY = 8
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)
     trim(router, now)
+    if num_accepting(router) == 0:
+        return NO_ENGINE
     engine = NO_ENGINE
     if router.rules.belief == OWN:
         n = prompt_keys(router, seqs, seq)
@@ -42,8 +44,7 @@ def route(router, seqs, seq, now):
             engine = _who_has_most(router, seqs, seq)
     if engine == NO_ENGINE or router.accepts[engine] == 0:
         engine = least(router)
-    if engine != NO_ENGINE:
-        predict(router, seqs, seq, engine)
+    predict(router, seqs, seq, engine)
     return engine
 
 

@@ -19,9 +19,10 @@ from ..prefix.children import common_run, enter_child, find_child, place_of, rem
 from ..prefix.node import LENGTH, NO_NODE, OFFSET, PARENT
 
 # Columns of a node beside PARENT, OFFSET and LENGTH (0 = not in use).
-HOLDERS, CREATOR = 3, 4
-_NODE_COLUMNS = 5
+HOLDERS, CREATOR, BIRTH = 3, 4, 5
+_NODE_COLUMNS = 6
 # HOLDERS  the first of its list. CREATOR: the engine for which it came; the upper part of a split has the same
+# BIRTH    its number among all nodes that there ever were
 
 # Columns of a holder.
 ENGINE, STAMP, BELOW, NEXT, NODE = range(5)
@@ -34,10 +35,10 @@ NO_HOLDER = 0
 
 @struct
 class HolderTree:
-    """nodes    (n, 5) records from 1 on. table, keys   see prefix.children; top = first free place of the arena
+    """nodes    (n, 6) records from 1 on. table, keys   see prefix.children; top = first free place of the arena
     holders     (m, 5) records from 1 on
     held, limit   (engines,) blocks that each one holds, and how many evict leaves it
-    num_nodes, live_keys   in use. high_*: records below it have been in use. free_*: the first of those given back
+    num_nodes, live_keys   in use. births: nodes so far. high_*: records below it have been in use. free_*: the first of those given back
     clock       ticks of whoever stamps
     """
 
@@ -49,6 +50,7 @@ class HolderTree:
     limit: "i8[::1]"
     top: "i8"
     num_nodes: "i8"
+    births: "i8"
     live_keys: "i8"
     high_node: "i8"
     free_node: "i8"
@@ -66,6 +68,7 @@ def make_holder_tree(num_engines: int, limit: int, room: int = 64) -> HolderTree
         np.zeros((room, _HOLDER_COLUMNS), np.int64),
         np.zeros(num_engines, np.int64),
         np.full(num_engines, limit, np.int64),
+        0,
         0,
         0,
         0,
@@ -149,6 +152,8 @@ def _new_node(tree, parent, offset, length, creator):
     row = tree.nodes[node]
     row[PARENT], row[OFFSET], row[LENGTH], row[HOLDERS], row[CREATOR] = parent, offset, length, NO_HOLDER, creator
     tree.num_nodes += 1
+    tree.births += 1
+    row[BIRTH] = tree.births
     if 2 * tree.num_nodes > tree.table.size:
         _enlarge_table(tree)
     return node
@@ -280,13 +285,13 @@ _make_heap = jit(make_event_heap)
 
 
 @jit
-def evict(tree, older_than):
-    """Release leaves, the smallest stamp first (ties by node), of an engine that holds more than its limit, and where a
-    stamp is below `older_than`. A leaf is a node of which the engine holds no child.
+def evict(tree, limit, older_than):
+    """Release leaves, the smallest stamp first (ties by birth), of an engine that holds more than limit[engine] blocks,
+    and where a stamp is below `older_than`. A leaf is a node of which the engine holds no child.
 
     cost   O(holders log holders) if there is anything to do: for now and then
     """
-    held, limit, num = tree.held, tree.limit, tree.held.size
+    held, num = tree.held, tree.held.size
     needed = older_than > 0
     for engine in range(num):
         needed = needed or held[engine] > limit[engine]
@@ -296,7 +301,7 @@ def evict(tree, older_than):
     for holder in range(1, tree.high_holder):
         row = tree.holders[holder]
         if row[NODE] != NO_NODE and row[BELOW] == 0:
-            push_event(heap, row[STAMP], row[NODE], row[NODE] * num + row[ENGINE])
+            push_event(heap, row[STAMP], tree.nodes[row[NODE], BIRTH], row[NODE] * num + row[ENGINE])
     while heap.size > 0:
         stamp, _, subject = pop_event(heap)
         node, engine = subject // num, subject % num
@@ -307,16 +312,15 @@ def evict(tree, older_than):
         if parent > 0:
             row = tree.holders[find_holder(tree, parent, engine)]
             if row[BELOW] == 0:
-                push_event(heap, row[STAMP], parent, parent * num + engine)
+                push_event(heap, row[STAMP], tree.nodes[parent, BIRTH], parent * num + engine)
 
 
 @jit
 def drop_engine(tree, engine):
     """An engine holds nothing any more."""
-    before = tree.limit[engine]
-    tree.limit[engine] = -1
-    evict(tree, np.int64(0))
-    tree.limit[engine] = before
+    limit = tree.held.copy()
+    limit[engine] = -1
+    evict(tree, limit, np.int64(0))
 
 
 @jit

@@ -46,7 +46,7 @@ def costs(router, seqs, seq):
             low = min(low, load[base + engine, PENDING_TOKENS])
     for engine in range(rules.num_engines):
         pending = load[base + engine, PENDING_TOKENS]
-        decay = rules.credit_decay * ((pending - low) / bt) / max(-(-seqs.prompt[seq] // bt), 1)
+        decay = rules.credit_decay * (max(pending - low, 0) / bt) / max(-(-seqs.prompt[seq] // bt), 1)
         credit = rules.credit / (1.0 + decay)
         prefill = max((pending + seqs.prompt[seq]) / bt - credit * (router.cached[engine] // bt), 0.0)
         decode = decode_blocks(router, engine, blocks)

@@ -15,9 +15,6 @@ from .choose import least, load_of, num_accepting, turn_to
 from .router import NO_ENGINE
 from .sessions import on_ring
 
-_POINT_SHIFT = 31
-"""Of a chain hash of 63 bits, to a point of 32."""
-
 
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)
@@ -27,7 +24,7 @@ def route(router, seqs, seq, now):
     content = root_hash(seqs.namespace[seq])
     for i in range(blocks):
         content = chain(content, key_at(router.block_keys, seq, np.int64(i)))
-    engine = on_ring(router, content >> _POINT_SHIFT)
+    engine = on_ring(router, content)
     return least(router) if engine != NO_ENGINE and _is_overloaded(router, engine) else engine
 
 

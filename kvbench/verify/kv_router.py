@@ -27,10 +27,7 @@ class KvRouter:
         "workers block_size override overlap_score_credit prefill_load_scale router_track_output_blocks".split()
     )
     FIXED: ClassVar[dict[str, Any]] = {"override": {}}
-    OPERATIONS: ClassVar[frozenset[str]] = frozenset(
-        "select prefill_complete free output_block stored removed".split()
-    )
-    SILENT: ClassVar[frozenset[str]] = OPERATIONS - {"select"}
+    OPERATIONS: ClassVar[frozenset[str]] = frozenset("select prefill_complete free output_block stored removed".split())
 
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
         p = header["params"]
@@ -49,6 +46,9 @@ class KvRouter:
         self.ops = -1
         self.selects = 0
 
+    def recorded(self, row: Row) -> Observed:
+        return row.get("out", {})
+
     def step(self, row: Row) -> Observed:
         self.ops += 1
         if row["op"] == "select":
@@ -63,11 +63,11 @@ class KvRouter:
     def _select(self, row: Row) -> Observed:
         router, seq = self.router, self.ops
         self.selects += 1
-        kv_aware.choose_costs(router, self.seqs, seq)
+        kv_aware.costs(router, self.seqs, seq)
         prompt = len(row["tokens"])
         before = router.load.copy()
         cost = router.cost.tolist()
-        overlap = (router.cached // self.bt).tolist()
+        cached = router.cached.copy()
         decode = [int(kv_aware.decode_blocks(router, e, prompt // self.bt)) for e in range(len(cost))]
         tied = [e for e, c in enumerate(cost) if c == min(cost)]
         chosen = int(self.verbs.route(router, self.seqs, seq, 0))
@@ -75,8 +75,8 @@ class KvRouter:
         self.where[row["id"]] = worker
         self._hear(SENT, seq, worker)
         return {
-            "overlap": overlap,
-            "prefill_tokens": (before[:, PENDING_TOKENS] + prompt).tolist(),
+            "overlap": (cached // self.bt).tolist(),
+            "prefill_tokens": (before[:, PENDING_TOKENS] + np.maximum(prompt - cached, 0)).tolist(),
             "decode_blocks": decode,
             "active": before[:, IN_FLIGHT].tolist(),
             "logit": cost,

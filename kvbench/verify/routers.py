@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.errors import KvbenchError
 from ..engine.build import share
 from ..engine.settings import CacheRules, EngineSettings, SchedulerRules
 from ..prefix.keys import block_keys
@@ -48,7 +47,6 @@ class RouterStream:
         "max_tree_size workers worker_url header assignment_mode session_key node_names".split()
     )
     OPERATIONS: ClassVar[frozenset[str]] = frozenset("send release sleep".split())
-    SILENT: ClassVar[frozenset[str]] = frozenset(["sleep"])
 
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
         self.params = header["params"]
@@ -69,6 +67,9 @@ class RouterStream:
     def policy(self) -> RouterSettings:
         """What the recorded router is here."""
         raise NotImplementedError
+
+    def recorded(self, row: Row) -> Observed:
+        return row.get("out", {})
 
     def step(self, row: Row) -> Observed:
         if row["op"] == "sleep":
@@ -118,13 +119,12 @@ class SglangRouter(RouterStream):
 
     ENGINE: ClassVar[str] = "sglang-router"
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.3.2",)
+    FIXED: ClassVar[dict[str, Any]] = {"policy": frozenset(["cache_aware", "consistent_hashing"])}
 
     def policy(self) -> RouterSettings:
         p = self.params
         if p["policy"] == "consistent_hashing":
             return RouterSettings(policy="session", assign="modulo", block_tokens=1)
-        if p["policy"] != "cache_aware":
-            raise KvbenchError(f"policy {p['policy']} is not modelled; cache_aware and consistent_hashing are")
         return RouterSettings(
             policy="cache-aware",
             block_tokens=1,
