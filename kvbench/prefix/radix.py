@@ -232,7 +232,7 @@ def peek(tree, namespace, keys, n):
         if node == NO_NODE:
             break
         length = tree.nodes[node, LENGTH]
-        common = _common(tree.keys, tree.nodes[node, OFFSET], keys, position, min(length, n - position))
+        common = common_run(tree.keys, tree.nodes[node, OFFSET], keys, position, min(length, n - position))
         position += common
         if common < length:
             break

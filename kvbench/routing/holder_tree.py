@@ -38,7 +38,8 @@ class HolderTree:
     """nodes    (n, 6) records from 1 on. table, keys   see prefix.children; top = first free place of the arena
     holders     (m, 5) records from 1 on
     held, limit   (engines,) blocks that each one holds, and how many evict leaves it
-    num_nodes, live_keys   in use. births: nodes so far. high_*: records below it have been in use. free_*: the first of those given back
+    num_nodes, live_keys   in use. births: nodes so far
+    high_*, free_*   records below it have been in use; the first of those given back
     clock       ticks of whoever stamps
     """
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..core.jit import PLAIN, entry, struct
+from ..core.jit import PLAIN, jit, struct
 from ..prefix.keys import BlockKeys
 from ..scheduler.state import Sequences
 from .block_view import BlockView
@@ -163,10 +163,9 @@ if not PLAIN:
     HEAR_FUNCTION = types.FunctionType(types.void(Router.numba_type, Sequences.numba_type, _i8, _i8, _i8, _i8))
 
 
-@entry
-def report(router, engine, requests, waiting, queued_tokens, kv_used, kv_all, now):
+@jit
+def report(router, engine, requests, waiting, queued_tokens, kv_used, kv_all):
     """An engine says how loaded it is; every router hears it."""
-    router.as_of[engine] = now
     for first in range(0, router.load.shape[0], router.rules.num_engines):
         row = router.load[first + engine]
         row[REQUESTS], row[WAITING], row[QUEUED_TOKENS] = requests, waiting, queued_tokens

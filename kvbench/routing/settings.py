@@ -31,6 +31,9 @@ _BY_LOAD = ("least-loaded", "power-of-two", "session", "prefix-hash", "cache-awa
 _DRAWING = ("random", "power-of-two", "kv-aware", "scorers")
 _REPORTED = (*_BY_LOAD, "scorers", "predicted-ttft")
 
+PREDICTING = ("predicted-ttft", "oracle")
+"""Policies that need the engines' step times."""
+
 _USUAL_BELIEF = {"kv-aware": "events", "oracle": "truth"}
 """What belief = auto is; elsewhere own."""
 

@@ -17,9 +17,9 @@ from ..core.errors import KvbenchError
 from .expert_moves import ReplicaChoices, TransferPlans
 from .expert_placement import AscendPolicies, Placements
 from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
+from .kv_router import KvRouter
 from .pull_pair import PullPair
 from .push_pair import PushPair
-from .kv_router import KvRouter
 from .recording import Recording, Row, find_recordings, read_recording
 from .routers import SglangRouter, SmgRouter, StackRouter, VllmRouter
 from .sglang_policy import SglangPolicy
@@ -112,7 +112,7 @@ def verify(recording: Recording) -> Verdict:
     if unknown := why_unknown(header):
         return Verdict(recording.name, engine, len(rows), unknown=unknown)
     with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-        stream = _guarded(header, kind_of(header), header, rows)
+        stream = _guarded(header, _stream, header, rows)
         observed = getattr(stream, "recorded", recorded)
         for number, row in enumerate(rows):
             _check_operation(stream, row)
@@ -128,6 +128,12 @@ def kind_of(header: Row) -> type[Stream] | None:
     if header["component"] == ROUTER:
         return ROUTERS.get(header["engine"])
     return COMPONENTS.get(header["component"])
+
+
+def _stream(header: Row, rows: tuple[Row, ...]) -> Stream:
+    kind = kind_of(header)
+    assert kind is not None  # why_unknown has looked
+    return kind(header, rows)
 
 
 def why_unknown(header: Row) -> str:

@@ -86,7 +86,7 @@ class KvRouter:
         }
 
     def _event(self, row: Row) -> None:
-        tokens = row.get("tokens", row.get("prefix"))
+        tokens = row["tokens" if row["op"] == "stored" else "prefix"]
         content, blocks = root_hash(np.int64(0)), len(tokens) // self.bt
         last = (0, blocks) if row["op"] == "stored" else (blocks - 1, 1)
         first = row.get("first_block", last[0])

@@ -92,14 +92,14 @@ class RouterStream:
 
     def book(self, seq: int, engine: int) -> None:
         """The decision is carried out."""
-        self.verbs.hear(self.router, self.seqs, SENT, seq, engine, self.now)
+        self.verbs.hear(self.router, self.seqs, int(SENT), seq, engine, self.now)
         self.where[seq] = engine
         self.sent[engine] += 1
 
     def _end(self, seq: int) -> None:
         engine = self.where.pop(seq)
         for event in (FIRST_TOKEN, ENDED):
-            self.verbs.hear(self.router, self.seqs, event, seq, engine, self.now)
+            self.verbs.hear(self.router, self.seqs, int(event), seq, engine, self.now)
 
     def _load(self) -> list[int]:
         return [int(n) for n in self.router.load[:, IN_FLIGHT]]

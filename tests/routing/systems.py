@@ -96,7 +96,7 @@ class Pair:
         self.reference.engines[engine].accepts = accepts
 
     def report(self, engine: int, requests: int, waiting: int, tokens: int, used: int, capacity: int) -> None:
-        report(self.router, engine, requests, waiting, tokens, used, capacity, self.now)
+        report(self.router, engine, requests, waiting, tokens, used, capacity)
         e = self.reference.engines[engine]
         e.requests, e.waiting, e.queued_tokens, e.kv_used, e.kv_all = requests, waiting, tokens, used, capacity
 
