@@ -19,13 +19,15 @@ LEVELS = (
     ("prefix",),
     ("tiers", "experts"),
     ("scheduler",),
-    ("client",),
+    ("client", "routing"),
     ("engine",),
+    ("pairs",),
     ("cluster",),
     ("measured",),
     ("offline",),
     ("bench",),
     ("sweep", "gate", "verify", "speed", "fidelity"),
+    ("advise",),
     ("cli",),
 )
 """From the bottom up; rooms on one level do not know each other."""

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from ..cluster.simulation import Simulation
+from ..core.compile_watch import compile_watch
 from ..core.errors import UsageError
-from ..core.jit import compile_watch
 from ..core.journal import REFUSED, Counters, Journal
 from ..core.requests import Requests
+from ..costs.graph_keys import SyncSettings
 from ..costs.step_times import Costs
 from ..engine.settings import EngineSettings
 from ..measured.run import MeasuredRun
@@ -34,11 +35,12 @@ from ..scheduler.presets import find_preset
 from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
+from .cost_notes import kv_notes, sync_notes
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outside_notes, target_notes
 from .step_times import step_costs
-from .system import System, build_system
+from .system import System, build_system, parallelism
 
 Progress = Callable[[int, int], None]
 """Called between slices with (sequences done, sequences)."""
@@ -116,6 +118,11 @@ def run(
 def _simulation(system: System, requests: Requests, costs: Costs) -> Simulation:
     if system.config["clock"] == "measured":
         return measured_run(system.config, requests, system.settings, costs.tables)
+    dp = system.config["dp"]
+    if dp > 1:
+        from ..cluster.lockstep_simulation import LockstepSimulation
+
+        return prepared(LockstepSimulation(requests, system.settings, costs.tables, dp, system.config["dp_deal"]))
     return prepared(Simulation(requests, system.settings, costs.tables))
 
 
@@ -190,7 +197,7 @@ def _record(
         model=system.deployment.model.name,
         dtype=config["dtype"],
         kv_dtype=config["kv_dtype"],
-        parallelism=f"tp {config['tp']}",
+        parallelism=parallelism(config),
         device=config["device"],
         step_times=costs.source,
         block_tokens=config["block_tokens"],
@@ -203,6 +210,8 @@ def _record(
             *requests.notes,
             *(costs.notes if config["clock"] == "modelled" else ()),
             *outside_notes(counters.outside_steps, counters.num_steps),
+            *(kv_notes(system, counters) if config["clock"] == "modelled" else ()),
+            *sync_notes(SyncSettings(**config.section("sync")), config["overlap"]),
             *beam_notes(config["beam.width"], config["beam.skew"]),
             *excluded_notes(requests.excluded),
             *target,

@@ -14,8 +14,11 @@ from ..core.errors import UsageError
 from ..core.units import NS_PER_US
 from ..costs.classes import fitted
 from ..costs.deployment import Deployment
-from ..costs.devices import find_device
+from ..costs.devices import Device, find_device
+from ..costs.graph_keys import GraphSettings
+from ..costs.graphs import Graphs, captured_graphs, chosen_graphs, graph_bytes
 from ..costs.keys import CostSettings
+from ..costs.kv_format import KvFormat, check_format
 from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
 from ..costs.models import Model, find_model
 from ..engine.settings import (
@@ -39,7 +42,16 @@ OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
         "cache.free_order": ("auto", "tail", "unhashed-first"),
     },
     PREFILL_FIRST: {
-        "scheduler.policy": ("fcfs", "lpm", "dfs-weight", "lof", "random", "priority"),
+        "scheduler.policy": (
+            "fcfs",
+            "lpm",
+            "dfs-weight",
+            "lof",
+            "hrrn",
+            "shortest-prefill-first",
+            "random",
+            "priority",
+        ),
         "cache.free_order": ("auto", "append", "sorted-front"),
     },
 }
@@ -69,6 +81,7 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         return _measured_system(config)
     device = find_device(config["device"])
     model = find_model(config["model"])
+    _check_ranks(config, model)
     config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     config = config.replaced(_closed(config, model), "by model")
     config = config.replaced(_measured_host(config), config["step_times"] or config["device"])
@@ -80,8 +93,10 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         tp=config["tp"],
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
+        kv=_kv_format(config, model, device),
     )
-    budget = memory_budget(deployment, engine_limits(config))
+    limits = replace(engine_limits(config), graph_bytes=_graph_bytes(config, device))
+    budget = memory_budget(deployment, limits)
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = fitted(CostSettings(**config.section("costs")), device, config["dtype"])
@@ -91,6 +106,31 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
     return System(config, deployment, budget, costs, settings)
+
+
+def own_graphs(config: Config, device: Device) -> Graphs:
+    """What the engine captures by its rule."""
+    limits = engine_limits(config)
+    rule, tokens = config["costs.graphs"], limits.max_batched_tokens
+    return captured_graphs(rule, limits.max_num_seqs, tokens, device.memory_bytes, config["tp"])
+
+
+def _graph_bytes(config: Config, device: Device) -> int:
+    """Memory of the graphs beyond the engine's own."""
+    settings, own = GraphSettings(**config.section("graph")), own_graphs(config, device)
+    default = captured_graphs("vllm", 256, 512, device.memory_bytes, config["tp"])
+    return graph_bytes(settings, chosen_graphs(settings, own, default, 1, 1), own)
+
+
+def _kv_format(config: Config, model: Model, device: Device) -> KvFormat:
+    """UsageError: it does not go with the type, the model or the device."""
+    kv = KvFormat(**config.section("kv"))
+    where = next(
+        (config.where[f"kv.{f.name}"] for f in fields(KvFormat) if config.where[f"kv.{f.name}"] != DEFAULTS), ""
+    )
+    units = device.flops_int8 if config["kv_dtype"] == "int8" else device.flops_fp8
+    check_format(kv, config["kv_dtype"], model, bool(units), where)
+    return kv
 
 
 def _measured_system(config: Config) -> System:
@@ -134,12 +174,47 @@ def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs
     return max(round(budget.block_bytes / bandwidth * 1e9), 1)
 
 
+def _check_tlru(config: Config) -> None:
+    where = config.where["cache.eviction"]
+    if config["cache.kind"] != "radix":
+        raise UsageError(f"{where}: cache.eviction = tlru looks at whole conversations; it needs cache.kind = radix")
+    if config["cache.tlru_threshold"] <= config["cache.tlru_next_prompt_estimate"]:
+        raise UsageError(
+            f"{where}: cache.eviction = tlru drops nothing before the rest unless cache.tlru_threshold is above "
+            "cache.tlru_next_prompt_estimate; set the tokens that a turn may compute within its TTFT"
+        )
+
+
 def _step_after_step(config: Config) -> Config:
     """A preset's overlap gives way to rules that know none; where somebody asked for it, that is an error."""
     serial = config["batching"] == "static" or config["cache.copy_on_write"] or config["cache.allocation"] != "paged"
     if serial and config.where["overlap"].startswith("preset "):
         return config.replaced({"overlap": False}, "by batching" if config["batching"] == "static" else "by cache")
     return config
+
+
+def parallelism(config: Config) -> str:
+    """ "tp 1", "tp 1, dp 16, ep 16"."""
+    ranks = [("tp", config["tp"]), *((name, config[name]) for name in ("dp", "ep") if config[name] > 1)]
+    return ", ".join(f"{name} {n}" for name, n in ranks)
+
+
+def _check_ranks(config: Config, model: Model) -> None:
+    """What steps together, and what its experts are spread over."""
+    dp, ep, devices = config["dp"], config["ep"], config["dp"] * config["tp"]
+    if dp > 1 and (config["clock"] == "measured" or config["batching"] == "static"):
+        name = "clock" if config["clock"] == "measured" else "batching"
+        raise UsageError(
+            f"{config.where['dp']}: dp = {dp} ranks step together on the modelled clock, continuously batched; "
+            f"{name} = {config[name]} runs one"
+        )
+    if ep > 1 and model.moe is None:
+        raise UsageError(f"{config.where['ep']}: ep = {ep}: {model.name} has no experts; set ep = 1")
+    if ep not in (1, devices):
+        raise UsageError(
+            f"{config.where['ep']}: ep = {ep}: experts are spread over all devices of an instance, "
+            f"tp x dp = {devices}, or over none (1)"
+        )
 
 
 def _check_runnable(config: Config) -> None:
@@ -155,6 +230,8 @@ def _check_runnable(config: Config) -> None:
                 f"{config.where[name]}: {name} = {config[name]} is not a rule of scheduler.discipline = "
                 f"{discipline}; choose {', '.join(allowed)}"
             )
+    if config["cache.eviction"] == "tlru":
+        _check_tlru(config)
     if config["cache.kind"] == "none" and config["cache.eviction"] not in ("", "lru"):
         raise UsageError(
             f"{config.where['cache.eviction']}: cache.eviction = {config['cache.eviction']} needs "
@@ -178,8 +255,11 @@ def _fitted_keys(config: Config, costs: CostSettings) -> dict[str, Any]:
 
 
 def _closed(config: Config, model: Model) -> dict[str, Any]:
-    """What the open keys that depend on the model come to."""
+    """What open keys come to: those that depend on the model, and the rule of the preset's engine for its ranks."""
     closed: dict[str, Any] = {}
+    if config["dp_deal"] == "auto":
+        is_vllm = config["scheduler.discipline"] == TOKEN_BUDGET
+        closed["dp_deal"] = "least-waiting" if is_vllm else "round-robin"
     if config["max_model_len"] == 0:
         closed["max_model_len"] = model.max_positions
     elif config["max_model_len"] > model.max_positions:
@@ -206,17 +286,11 @@ def engine_limits(config: Config) -> EngineLimits:
 def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_steps: bool) -> EngineSettings:
     return EngineSettings(
         scheduler=_scheduler_rules(config.section("scheduler")),
-        cache=CacheRules(
-            kind=config["cache.kind"],
+        cache=replace(
+            _cache_rules(config.section("cache")),
             num_blocks=config["cache.blocks"],
-            eviction=config["cache.eviction"],
-            free_order=config["cache.free_order"],
             state=_state_at_start(config),
-            unregister_unwritten=config["cache.unregister_unwritten"],
-            copy_on_write=config["cache.copy_on_write"],
-            allocation=config["cache.allocation"],
             block_bytes=budget.block_bytes,
-            hit_same_step=config["cache.hit_same_step"],
         ),
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
@@ -258,6 +332,10 @@ def _scheduler_rules(values: Mapping[str, Any]) -> SchedulerRules:
     if rules["discipline"] == PREFILL_FIRST and not rules["enable_chunked_prefill"]:
         rules["chunked_prefill_size"] = 0  # to the engine 0 is off; to a user it is "by device memory"
     return SchedulerRules(**rules)
+
+
+def _cache_rules(values: Mapping[str, Any]) -> CacheRules:
+    return CacheRules(**{f.name: values[f.name] for f in fields(CacheRules) if f.name in values})
 
 
 def _is_closed_loop(config: Config) -> bool:

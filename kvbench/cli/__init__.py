@@ -17,6 +17,7 @@ import click
 from .. import __version__
 from ..core.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
 from ..core.printable import printable
+from .advise import advise_command
 from .calibrate import calibrate_command
 from .capacity import capacity_command
 from .compare import ab_command, compare_command
@@ -27,6 +28,7 @@ from .kernels import kernels_command
 from .machine import doctor_command, env_command
 from .options import give_verbose
 from .plot import plot_command
+from .policy import policy_command
 from .record import record_command
 from .report import report_command
 from .run import run_command
@@ -35,6 +37,7 @@ from .sweep import sweep_command
 from .trace import trace_command
 from .validate import validate_command
 from .verify import verify_command
+from .warm import warm_command
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """What writing to a full disk, or to what was closed, gives. Files that kvbench writes have a line of their own."""
@@ -72,9 +75,12 @@ app.add_command(ab_command, "ab")
 app.add_command(gate_command, "gate")
 app.add_command(capacity_command, "capacity")
 app.add_command(sweep_command, "sweep")
+app.add_command(advise_command, "advise")
+app.add_command(policy_command, "policy")
 app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
 app.add_command(device_command, "device")
+app.add_command(warm_command, "warm")
 app.add_command(completion_command, "completion")
 app.add_command(validate_command, "validate")
 app.add_command(calibrate_command, "calibrate")

@@ -25,13 +25,23 @@ def record_command(
     """Record what a real engine's scheduler and cache do, for `kvbench verify golden`.
 
     The engine's public classes are led through generated operations, with a model that only emits given tokens: its
-    KV cache manager and scheduler (vllm), its radix tree (sglang). It has to be importable here; no GPU is used.
+    KV cache manager and scheduler (vllm 0.19, 0.33); its radix tree, waiting order, admission and scheduler (sglang
+    0.5.12, 0.5.23). It has to be importable here; no GPU is used.
+
+    \b
+    For SGLang, in an environment of its own:
+      pip install kvbench torch                  torch for the CPU
+      pip install --no-deps sglang==0.5.23       or unpack its wheel on PYTHONPATH
+      pip install transformers orjson msgspec    and what its imports ask for next
+    Modules that exist only beside a GPU are stood in for.
     """
     from ..report.files import check_foreign
     from ..verify.record.recorder import record
 
     check_foreign(Path(output), force)
-    written = record(engine, Path(output), seed, streams, operations, rehearse)
+    written, lost = record(engine, Path(output), seed, streams, operations, rehearse)
+    for line in lost:
+        click.echo(f"not recorded, the engine gave up: {line}", err=True)
     if as_json:
         from ..report.run_json import to_text
 

@@ -1,7 +1,7 @@
 """The loop over clients and engines: whatever happens next happens next.
 
-At one instant steps land first, then the clients act, then engines plan; ties go by number. An engine whose step is
-under way hears of what happens meanwhile when it lands.
+At one instant steps land first, then operations end, then the clients act, then engines plan; ties go by number. An
+engine whose step is under way hears of what happens meanwhile when it lands.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from numba import njit, types
 from ..client.clients import (
     ARRIVAL,
     CANCEL,
+    INCIDENT,
     PLACE_FREE,
     READY,
+    REPORT,
+    ROUTED,
     arrive,
     ended,
     free_place,
     give_up,
     next_event,
+    next_held,
     next_time,
 )
+from ..core.ahead import Unit
 from ..core.jit import PLAIN, inline, jit
 from ..core.units import NEVER_NS
 from ..engine.step import (
@@ -38,12 +43,16 @@ from ..engine.step import (
     read_inbox,
 )
 from ..engine.step import PLANNED as STEP_PLANNED
-from ..scheduler.backup import next_end
-from ..scheduler.mail import ACCEPT, LEAVE, post
+from ..kernels.event_heap import push_event
+from ..memory.operations import OP_SOURCE, OP_TARGET
+from ..routing.router import NO_ENGINE
+from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
-from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, STUCK, TOKENIZING
-from .world import World
+from ..scheduler.state_columns import NO_FAULT, NO_SEQ, STUCK, TOKENIZING
+from ..scheduler.state_columns import ROUTED as ON_ITS_WAY
+from .routing import hear_first_tokens, left, look_at_all, send_out, tokenise
+from .world import NO_INCIDENT, World
 
 # What advance returns. DONE; PAUSED: the time is reached; SLICE_OVER: call again; FAULT: see Engine.fault;
 # CONTROL: Python acts on World.at's Engine.control; PLANNED, MUST_WAIT: the measured clock runs the step of World.at,
@@ -55,7 +64,7 @@ _EMPTY_PLANS = 4
 
 
 @inline
-def _first(w):
+def first_ready(w):
     """The engine that has its turn first; a step that lands goes before one that is planned."""
     ready, stepping = w.ready, w.stepping
     best = 0
@@ -66,7 +75,7 @@ def _first(w):
 
 
 @inline
-def _tell(w, k, kind, subject, now):
+def tell(w, k, kind, subject, now):
     """Something reaches an engine; one that waits for it has its turn."""
     e = w.engines[k]
     post(e.inbox, kind, subject)
@@ -75,38 +84,97 @@ def _tell(w, k, kind, subject, now):
 
 
 @inline
-def _happen(w):
-    """What happens next at the clients'."""
+def happen(w):
+    """What happens next at the clients'. Returns the sequence that has reached its server's engine, or NO_SEQ."""
     c = w.clients
     now, kind, subject = next_event(c)
     w.now = max(w.now, now)
     if kind == ARRIVAL:
-        arrive(c, subject, now)
+        if arrive(c, subject, now):
+            send_out(w, subject, now)
+    elif kind == ROUTED:
+        tokenise(w, subject, now)
     elif kind == READY:
         if c.seqs.state[subject] == TOKENIZING:  # else cancelled meanwhile
-            k = np.int64(0)  # a world has one engine so far: nobody has to choose
-            c.seqs.state[subject] = ROUTED
-            c.seqs.engine[subject] = k
-            _tell(w, k, ACCEPT, subject, now)
+            return subject
     elif kind == PLACE_FREE:
-        free_place(c, now)
+        free_place(c)
+        subject = next_held(c)
+        while subject != NO_SEQ:
+            send_out(w, subject, now)
+            subject = next_held(c)
     elif kind == CANCEL:
-        if not give_up(c, subject, now):
-            _tell(w, c.seqs.engine[subject], LEAVE, subject, now)
+        _cancel(w, subject, now)
+    elif kind == REPORT:
+        _report(w, now)
+    elif kind == INCIDENT:
+        w.incident = subject
     else:
         for k in range(w.ready.size):
-            _tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+            tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+    return np.int64(NO_SEQ)
+
+
+@inline
+def deliver(w, seq, k):
+    """A sequence is given to an engine now."""
+    w.clients.seqs.state[seq] = ON_ITS_WAY
+    w.clients.seqs.engine[seq] = k
+    tell(w, k, ACCEPT, seq, w.now)
+
+
+@inline
+def _cancel(w, seq, now):
+    """A client gives up: nobody has seen the sequence yet, or its engine has to let it go."""
+    q = w.clients.seqs
+    before = q.state[seq]
+    if not give_up(w.clients, seq, now):
+        tell(w, q.engine[seq], LEAVE, seq, now)
+    elif before == TOKENIZING:
+        left(w, seq, now)
+        q.engine[seq] = NO_ENGINE  # it never got there
+
+
+@jit
+def _report(w, now):
+    """The router hears how loaded the engines are, now and as long as something may change that."""
+    look_at_all(w, NO_SEQ, now)
+    if w.ready.min() != NEVER_NS or min(next_time(w.clients), w.links.next_ns) != NEVER_NS:
+        push_event(w.clients.events, now + w.refresh_ns, REPORT, NO_SEQ)
+
+
+@inline
+def end_operation(w):
+    """What moves beside the steps and is there next. The engines at its two ends hear of it at their step boundary."""
+    now, end_next = w.links.next_ns, w.end_next
+    row = end_next(w.links, w.operations)
+    source, target = w.operations.rows[row, OP_SOURCE], w.operations.rows[row, OP_TARGET]
+    if source >= 0:
+        _land(w, source, row, now)
+    if target >= 0 and target != source:
+        _land(w, target, row, now)
+
+
+@jit
+def _land(w, k, row, now):
+    e = w.engines[k]
+    post(e.landed, LANDED, row)
+    if w.stepping[k] == 0:
+        w.ready[k] = min(w.ready[k], max(now, e.now))
 
 
 @jit
 def tell_ends(w, e):
     """The clients hear of the sequences of an engine that are over, in the order in which they ended."""
+    hear_first_tokens(w, e)
     while e.ended_head != NO_SEQ:
-        ended(w.clients, take_ended(e))
+        seq = take_ended(e)
+        left(w, seq, e.now)
+        ended(w.clients, seq)
 
 
 @jit
-def _unstick(w):
+def unstick(w):
     """No engine can plan and nothing will happen: the head of a queue can never run. False: nobody waits."""
     for k in range(w.ready.size):
         e = w.engines[k]
@@ -114,6 +182,8 @@ def _unstick(w):
         if drop_head(e):
             tell_ends(w, e)
             w.ready[k] = e.now
+            if w.refresh_ns > 0:
+                push_event(w.clients.events, e.now, REPORT, NO_SEQ)
             return True
     w.engines[w.at].fault = STUCK
     return False
@@ -130,7 +200,7 @@ def land_step(w, e):
 
 
 @inline
-def _nothing_planned(w, e, k, status):
+def nothing_planned(w, e, k, status):
     """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for a change."""
     w.ready[k] = NEVER_NS
     if status == EMPTY:
@@ -140,8 +210,6 @@ def _nothing_planned(w, e, k, status):
             w.ready[k] = e.now
         else:
             e.empty_plans = 0
-            if e.backups.ns_per_block > 0:
-                w.ready[k] = next_end(e)
 
 
 def _advance(w, until_ns, max_steps, measured):
@@ -153,17 +221,24 @@ def _advance(w, until_ns, max_steps, measured):
     c, steps = w.clients, 0
     num = c.seqs.state.size
     while steps < max_steps:
-        k = _first(w)
-        e, at, next_ns = w.engines[k], w.ready[k], next_time(c)
+        k = first_ready(w)
+        e, at, next_ns = w.engines[k], w.ready[k], min(next_time(c), w.links.next_ns)
         if at == NEVER_NS and c.num_done == num:
             return DONE
         if next_ns < at or (next_ns == at and next_ns != NEVER_NS and w.stepping[k] == 0):
             if next_ns > until_ns:
                 return PAUSED
-            _happen(w)
+            if next_ns == w.links.next_ns:
+                end_operation(w)
+            else:
+                seq = happen(w)
+                if seq != NO_SEQ:
+                    deliver(w, seq, c.seqs.engine[seq])
+                if w.incident != NO_INCIDENT:
+                    return CONTROL
             continue
         if at == NEVER_NS:
-            if not _unstick(w):
+            if not unstick(w):
                 return FAULT
             continue
         if w.stepping[k] == 1:
@@ -176,7 +251,7 @@ def _advance(w, until_ns, max_steps, measured):
         if at >= until_ns:
             return PAUSED
         w.at, e.now = k, at
-        if not read_inbox(e, w.cancels[k]):
+        if not read_inbox(e, w.cancels[k], w.landings[k]):
             return CONTROL
         if e.ended_head != NO_SEQ:
             tell_ends(w, e)
@@ -185,7 +260,7 @@ def _advance(w, until_ns, max_steps, measured):
         if e.fault != NO_FAULT:
             return FAULT
         if status == IDLE or status == EMPTY:
-            _nothing_planned(w, e, k, status)
+            nothing_planned(w, e, k, status)
             steps += np.int64(status == EMPTY)
             continue
         if measured:
@@ -197,6 +272,10 @@ def _advance(w, until_ns, max_steps, measured):
         w.ready[k] = e.now
         w.stepping[k] = 1
     return SLICE_OVER
+
+
+UNIT = Unit("cluster.loop", __name__, "compiled_advance", (), 10.0)
+"""The loop, to be compiled ahead."""
 
 
 @cache

@@ -23,12 +23,11 @@ from .axes import F64, Grid, axis_points, sample_line
 from .classes import fitted
 from .deployment import Deployment
 from .keys import DEFAULTS, CostSettings
+from .kv_format import token_bytes
 from .models import (
-    KV_BYTES,
     WIDE_BYTES,
     Matmul,
     head,
-    kv_elements_per_layer,
     matmul_bytes,
     matmuls,
 )
@@ -106,8 +105,8 @@ class Rank:
     def _kv_token_bytes(self) -> float:
         """Read per cached token and layer: its KV and its share of the block table."""
         deployment = self.deployment
-        elements = kv_elements_per_layer(deployment.model, deployment.tp)
-        return elements * KV_BYTES[deployment.kv_dtype] + _BLOCK_ID_BYTES / deployment.block_tokens
+        own = token_bytes(deployment.model, deployment.kv_dtype, deployment.tp, deployment.kv)
+        return own / deployment.model.num_layers + _BLOCK_ID_BYTES / deployment.block_tokens
 
     def _head_widths(self) -> tuple[int, int]:
         """Width of a key and of a value per head, as prefill computes them."""
@@ -219,7 +218,7 @@ def roofline_times(deployment: Deployment, settings: CostSettings = DEFAULTS) ->
         prefill=_prefill_grid(rank),
         decode=decode,
         mixed=decode,
-        launch_ns=_kernels(deployment) * settings.launch_us * 1e3,
+        launch_ns=kernels_of_step(deployment) * settings.launch_us * 1e3,
         floor_ns=settings.floor_us * 1e3,
     )
 
@@ -243,7 +242,7 @@ def _decode_grid(rank: Rank) -> Grid:
     return Grid(0, 0, rank.decode_compute_ns(batch, context_sum), rank.decode_memory_ns(batch, context_sum))
 
 
-def _kernels(deployment: Deployment) -> int:
+def kernels_of_step(deployment: Deployment) -> int:
     """Kernels of a step."""
     model = deployment.model
     products = sum(m.layers for m in matmuls(model, deployment.tp))

@@ -12,16 +12,18 @@ from ..core.jit import entry
 from ..core.journal import STEP_COLUMNS
 from ..core.requests import I64, NONE, Requests
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
-from ..memory.operations import make_operations
+from ..memory.links import Links, add_link, make_links
+from ..memory.operations import Operations, make_operations
 from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
 from ..prefix.eviction.own_file import find_policy
 from ..prefix.eviction.policies import Policy
 from ..prefix.keys import BlockKeys, block_keys
-from ..prefix.radix import make_tree
+from ..prefix.radix import RadixTree, make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.mail import make_mail
 from ..scheduler.shadow import make_shadow
+from ..scheduler.side import make_side
 from ..scheduler.spent import NUM_SPENT
 from ..scheduler.stages import Stages
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
@@ -29,13 +31,14 @@ from ..scheduler.state_columns import (
     ALLOCATIONS,
     CACHE_KINDS,
     NO_FAULT,
+    NO_LINK,
     NO_SEQ,
     NO_SLOT,
     NUM_STATES,
     PLANTED,
     TRANSITIONS,
 )
-from ..scheduler.waiting_order import LPM, ORDERS, order_of
+from ..scheduler.waiting_order import HRRN, LPM, ORDERS, SHORTEST_PREFILL, order_of
 from .forking import check_requests, with_beams
 from .lineage import lineage_table
 from .settings import PREFILL_FIRST, EngineSettings, check_rules
@@ -56,18 +59,23 @@ COUNTED_FROM_ZERO = (
     "step_clock decode_clock step_prefill_ns step_model_ns flight_prefill_ns num_copies copy_bytes "
     "copied_blocks num_forks shared_slack internal_slots external_slots num_steps decode_steps outside_steps "
     "prefill_steps sum_prefill_tokens sum_decode_tokens matched_tokens admitted_tokens recomputed_tokens "
-    "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans"
+    "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans "
+    "batch_tokens running_tokens processed_tokens num_queued num_sightings"
 ).split()
 """Scalars of an engine that are 0 at t = 0. One that stands nowhere is an error, not a zero."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all engines of a run share: the requests, their sequences and the keys of their blocks."""
+    """What all engines of a run share: requests, their sequences, keys of their blocks; what moves, and over what."""
 
     requests: Requests
     seqs: Sequences
     block_keys: BlockKeys
+    operations: Operations
+    links: Links
+    beam_rank: I64
+    """(sequences,) place of a beam among its request's at t = 0."""
 
 
 def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None) -> Shared:
@@ -81,7 +89,9 @@ def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None =
     check_requests(requests, settings)
     if keys is None or settings.beam.width:
         keys = block_keys(requests, settings.block_tokens)
-    return Shared(requests, _sequences(requests, settings), keys)
+    seqs = _sequences(requests, settings)
+    rank = np.arange(seqs.request.size) - seqs.first[seqs.request]
+    return Shared(requests, seqs, keys, make_operations(), make_links(), rank)
 
 
 def capacity_tokens(settings: EngineSettings) -> int:
@@ -89,32 +99,46 @@ def capacity_tokens(settings: EngineSettings) -> int:
     blocks, bt = settings.cache.num_blocks, settings.block_tokens
     if settings.cache.allocation == "buddy":
         return (1 << blocks.bit_length() - 1) * bt
-    if _is_prefill_first(settings):  # admission asks for strictly more than prompt + output + one block
+    if is_prefill_first(settings):  # admission asks for strictly more than prompt + output + one block
         return blocks * bt - bt - 1
     return blocks * bt
 
 
-def _is_prefill_first(settings: EngineSettings) -> bool:
+def _pool_kind(settings: EngineSettings) -> str:
+    """Whose pool it has; SGLang's decode side has a ring, with a tree or without."""
+    is_ring = settings.role == "decode" and is_prefill_first(settings) and settings.cache.kind == "none"
+    return "radix" if is_ring else settings.cache.kind
+
+
+def is_prefill_first(settings: EngineSettings) -> bool:
+    """Whether prefills go before decodes; a static batch knows neither rule."""
     return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
 
 
 def build_engine(
-    shared: Shared, settings: EngineSettings, costs: CostTables, *, number: int = 0, log: int = 0
+    shared: Shared,
+    settings: EngineSettings,
+    costs: CostTables,
+    *,
+    number: int = 0,
+    log: int = 0,
+    tells_first: bool = False,
 ) -> Engine:
-    """State of an engine at t = 0. log: how many evictions to record, for tests."""
+    """State of an engine at t = 0. log: how many evictions to record, for tests. tells_first: see Engine."""
     requests, seqs = shared.requests, shared.seqs
     rules = settings.scheduler
     bt = settings.block_tokens
-    prefill_first = _is_prefill_first(settings)
+    prefill_first = is_prefill_first(settings)
     num = int(seqs.request.size)
     num_slots = min(rules.max_running_requests if prefill_first else rules.max_num_seqs, num) + 4
     num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
+    if settings.role != "both":  # sequences that hold memory and do not run, for which memory is the only bound
+        num_slots = min(num_slots + settings.cache.num_blocks // -(-int(requests.prompt_tokens.min()) // bt), num + 4)
     longest = int((requests.prompt_tokens + np.maximum(requests.max_tokens, requests.output_tokens)).max())
     if settings.cache.allocation != "paged":  # a whole stretch
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
-    kind = settings.cache.kind
-    fast = settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
+    kind = _pool_kind(settings)
     blocks = settings.cache.num_blocks
     if blocks < 1:
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
@@ -123,14 +147,15 @@ def build_engine(
     parts = {
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
-        "rules": _rules(settings, prefill_first),
+        "rules": _rules(settings, prefill_first, _backup_link(settings, shared.links)),
         "pool": make_pool(blocks, free_order(settings)),
-        "tree": make_tree(blocks, policy, log, block_ns, settings.seed) if kind == "radix" else make_tree(1, "lru"),
+        "tree": radix_tree(settings, blocks, policy, block_ns, log) if kind == "radix" else make_tree(1, "lru"),
         "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
         "block_keys": shared.block_keys,
-        "calendar": make_calendar(fast, bt, num_slots),
+        "calendar": make_calendar(runs_calendar(settings), bt, num_slots),
         "costs": costs,
-        "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),
+        "operations": shared.operations,
+        "links": shared.links,
         "stages": Stages(
             settings.serial_tokenizer,
             settings.tokenize_ns_per_request,
@@ -142,6 +167,15 @@ def build_engine(
             settings.detokenize_ns,
         ),
         "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
+        "side": make_side(
+            settings.role,
+            num,
+            num_slots,
+            places=rules.max_running_requests if prefill_first else 0,
+            rows=rules.max_running_requests + settings.preallocated_requests,
+            reserved=settings.reserved_decode_tokens,
+            poll_interval=settings.poll_interval,
+        ),
         "journal": Journal(
             np.empty(4096, np.int64),
             np.empty(4096, np.int64),
@@ -150,6 +184,9 @@ def build_engine(
             0,
         ),
         "inbox": make_mail(),
+        "outbox": make_mail(),
+        "tells_first": tells_first,
+        "landed": make_mail(),
         "ended_head": NO_SEQ,
         "ended_tail": NO_SEQ,
         "number": number,
@@ -159,7 +196,7 @@ def build_engine(
         "overlap": settings.overlap,
         "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
         "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
-        "beam_rank": np.arange(num) - seqs.first[seqs.request],
+        "beam_rank": shared.beam_rank,
     }
     values = dict.fromkeys(COUNTED_FROM_ZERO, 0) | _scratch(settings, num_slots, max_blocks) | parts
     return Engine(*(values[name] for name in Engine.fields))
@@ -198,6 +235,11 @@ def _ratio_start(settings: EngineSettings) -> float:
     return min(rules.init_new_token_ratio * rules.schedule_conservativeness, 1.0)
 
 
+def runs_calendar(settings: EngineSettings) -> bool:
+    """Whether the engine takes the calendar path."""
+    return settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
+
+
 def calendar_fits(settings: EngineSettings) -> bool:
     """Where the calendar path gives what the step-by-step path gives, and is worth its bookkeeping."""
     s = settings.scheduler
@@ -219,14 +261,21 @@ def calendar_fits(settings: EngineSettings) -> bool:
 
 def free_order(settings: EngineSettings) -> str:
     """The order given, where it fits the cache kind; a radix tree's pool is a ring, the others' a list."""
-    order = settings.cache.free_order
+    order, kind = settings.cache.free_order, _pool_kind(settings)
     if is_ranked(settings):  # blocks that nothing is lost with go first
         return "unhashed-first"
-    if order in FREE_ORDERS and (order in _RING_ORDERS) == (settings.cache.kind == "radix"):
+    if order in FREE_ORDERS and (order in _RING_ORDERS) == (kind == "radix"):
         return order
-    if settings.cache.kind == "radix":
+    if kind == "radix":
         return "append" if settings.block_tokens == 1 else "sorted-front"
     return "unhashed-first"
+
+
+def radix_tree(settings: EngineSettings, blocks: int, policy: Policy, block_ns: I64, log: int = 0) -> RadixTree:
+    """An empty tree for so many blocks under the rules of the settings."""
+    cache = settings.cache
+    tail = max(cache.tlru_threshold - cache.tlru_next_prompt_estimate, 0) // settings.block_tokens
+    return make_tree(blocks, policy, log, block_ns, settings.seed, keeps_age=cache.split_keeps_age, tail=tail)
 
 
 def eviction(settings: EngineSettings) -> Policy:
@@ -320,7 +369,10 @@ def _heads(requests: Requests, settings: EngineSettings) -> I64:
     """
     request = np.repeat(np.arange(len(requests)), requests.samples)
     s = settings.scheduler
-    if order_of(s.policy, settings.cache.kind) != LPM or s.in_batch_deprioritize_threshold == 0:
+    if (
+        order_of(s.policy, settings.cache.kind) not in (LPM, HRRN, SHORTEST_PREFILL)
+        or s.in_batch_deprioritize_threshold == 0
+    ):
         return np.zeros(request.size, np.int64)
     keys = block_keys(requests, s.in_batch_deprioritize_threshold)
     has_one = np.diff(keys.offset) > 0
@@ -346,7 +398,14 @@ def _slots(num_slots: int, max_blocks: int) -> Slots:
     )
 
 
-def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
+def _backup_link(settings: EngineSettings, links: Links) -> int:
+    """A link of its own for the copies of an engine; a block takes so long, in one piece."""
+    if settings.backup_ns_per_block == 0:
+        return int(NO_LINK)
+    return add_link(links, 0, settings.backup_ns_per_block, 0)
+
+
+def _rules(settings: EngineSettings, prefill_first: bool, backup_link: int) -> Rules:
     s = settings.scheduler
     policies = tuple(ORDERS) if prefill_first else ("fcfs", "priority")
     if s.policy not in policies:
@@ -360,7 +419,8 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "prefill_first": prefill_first,
         "static": settings.batching == "static",
         "priority": s.policy == "priority" and not prefill_first,
-        "cache_kind": CACHE_KINDS[settings.cache.kind],
+        "cache_kind": CACHE_KINDS[_pool_kind(settings)],
+        "keeps": settings.cache.kind != "none",
         "block_tokens": settings.block_tokens,
         "max_model_len": settings.max_model_len,
         "capacity_tokens": capacity_tokens(settings),
@@ -377,7 +437,7 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "planted": sum(PLANTED[name] for name in settings.faults),
         "max_prefill_tokens": s.max_prefill_tokens,
         "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
-        "mixed": s.enable_mixed_chunk,
+        "mixed": s.enable_mixed_chunk and s.chunked_prefill_size > 0,
         "order": order_of(s.policy, settings.cache.kind) if prefill_first else 0,
         "ratio_start": start,
         "ratio_min": least,
@@ -389,12 +449,28 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "prefill_max": s.prefill_max_requests,
         "lpm_fallback": s.lpm_fallback_waiting,
         "ignore_eos": s.ignore_eos,
+        "ignore_eos_in_full": s.ignore_eos_in_full,
+        "ignore_eos_block": s.ignore_eos_block,
+        "drop_ended_each_step": s.drop_ended_each_step,
+        "full_only_beside_others": s.full_only_beside_others,
+        "chunks_bound_input": s.chunks_bound_input,
+        "chunk_takes_one_place": s.chunk_takes_one_place,
+        "mixed_needs_memory": s.mixed_needs_memory,
+        "stop_when_spent": s.stop_when_spent,
+        "match_all_but_last": s.match_all_but_last,
+        "waiting_refresh": s.waiting_refresh_interval,
+        "retract_by_priority": s.retraction_policy == "priority",
+        "evict_shortfall": settings.cache.evict_shortfall,
+        "split_at_prompt": settings.cache.split_at_prompt,
+        "count_hits_once": settings.cache.count_hits_once,
         "copy_on_write": settings.cache.copy_on_write,
         "allocation": ALLOCATIONS[settings.cache.allocation],
         "beam_width": settings.beam.width,
         "beam_skew": settings.beam.skew,
         "beam_seed": settings.beam.seed % (1 << 63),
         "block_bytes": settings.cache.block_bytes,
+        "backup_link": backup_link,
+        "fence": "no_fence" not in settings.faults,
         "allowed": allowed,
     }
     return Rules(*(values[name] for name in Rules.fields))

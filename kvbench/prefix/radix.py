@@ -11,8 +11,9 @@ compacted when it is full: amortised O(1) per inserted block.
 What must always hold: a lock on a node is also counted by all its ancestors; evictable + protected is the
 number of blocks in the tree; siblings differ in their first key; only leaves without locks are evicted.
 
-source: SGLang's radix cache, in whole blocks (its pages). A split makes a new *upper* node with fresh stamps
-and copied lock, hits and priority; match and insert stamp every node of the path; only insert counts hits.
+source: SGLang's radix cache, in whole blocks (its pages). A split makes a new *upper* node with a fresh stamp of use
+and copied lock, hits and priority; its age is new too (0.5.12) or that of the whole (0.5.23, keeps_age). Match and
+insert stamp every node of the path; only insert counts hits.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
 from ..memory.pool import ring_give
+from .children import common_run, enter_child, find_child, place_of, remove_entry
 from .eviction.policies import OWN, POLICIES, Policy
 from .leaf_heap import EvictionOrder, make_order, offer, pop_one
 from .node import (
@@ -49,7 +51,7 @@ class RadixTree:
     keys, blocks   the arena, (twice the blocks,); top = first free place
     free_nodes     stack of ids. order: who is evicted first, over the same records
     tell           what policies that are more than a stamp hear; see own_policy
-    evictable, protected   in blocks. clock: ticks once per stamp.
+    evictable, protected   in blocks. clock: ticks once per stamp. keeps_age: a split leaves its age to both parts
     log            (offset, length) of evicted nodes, in order; log_size of them; not written when it is empty
     """
 
@@ -66,6 +68,7 @@ class RadixTree:
     evictable: "i8"
     protected: "i8"
     clock: "i8"
+    keeps_age: "b1"
     inserted: "i8"
     evicted: "i8"
     evicted_nodes: "i8"
@@ -74,9 +77,16 @@ class RadixTree:
 
 
 def make_tree(
-    capacity: int, eviction: str | Policy, log_capacity: int = 0, block_ns: Any = (), seed: int = 0
+    capacity: int,
+    eviction: str | Policy,
+    log_capacity: int = 0,
+    block_ns: Any = (),
+    seed: int = 0,
+    *,
+    keeps_age: bool = False,
+    tail: int = 0,
 ) -> RadixTree:
-    """An empty tree that can hold `capacity` blocks. block_ns, seed: see leaf_heap.make_order."""
+    """An empty tree that can hold `capacity` blocks. block_ns, seed, tail: see leaf_heap.make_order."""
     capacity = max(capacity, 1)
     table_size = 1 << (2 * capacity).bit_length()
     nodes = np.zeros((capacity + 2, NODE_COLUMNS), np.int64)
@@ -90,11 +100,12 @@ def make_tree(
         np.arange(capacity + 1, 0, -1).astype(np.int32),
         capacity + 1,
         0,
-        make_order(nodes, capacity, policy, block_ns, seed),
+        make_order(nodes, capacity, policy, block_ns, seed, tail),
         tell_pointer(policy.code),
         0,
         0,
         0,
+        keeps_age,
         0,
         0,
         0,
@@ -110,74 +121,6 @@ def _tell(tree, keys, event, node, start, stop):
         tell = tree.tell
         return tell(tree.order, keys, event, node, start, stop, tree.clock)
     return 0
-
-
-# ---------------------------------------------------------------- children
-
-
-@inline
-def _tag(parent, key):
-    # Overflow of int64 is undefined in compiled code; mix in uint64 only.
-    x = (np.uint64(key) ^ (np.uint64(parent) * np.uint64(0xA0761D6478BD642F))) * np.uint64(0xD6E8FEB86659FD93)
-    x ^= x >> np.uint64(32)
-    x *= np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(x >> np.uint64(33))
-
-
-@jit
-def find_child(tree, parent, key):
-    table, nodes, keys = tree.table, tree.nodes, tree.keys
-    mask = table.size - 1
-    tag = _tag(parent, key)
-    at = tag & mask
-    while True:
-        entry_ = table[at]
-        if entry_ == 0:
-            return NO_NODE
-        if entry_ >> 32 == tag:
-            node = entry_ & 0xFFFFFFFF
-            if nodes[node, PARENT] == parent and keys[nodes[node, OFFSET]] == key:
-                return node
-        at = (at + 1) & mask
-
-
-@jit
-def _place(tree, parent, key, node):
-    """Where the entry of a child is."""
-    mask = tree.table.size - 1
-    tag = _tag(parent, key)
-    at = tag & mask
-    want = (tag << 32) | node
-    while tree.table[at] != want:
-        at = (at + 1) & mask
-    return at
-
-
-@jit
-def _enter(tree, parent, key, node):
-    mask = tree.table.size - 1
-    tag = _tag(parent, key)
-    at = tag & mask
-    while tree.table[at] != 0:
-        at = (at + 1) & mask
-    tree.table[at] = (tag << 32) | node
-
-
-@inline
-def _remove(table, at):
-    """Delete with backward shift: no tombstones, so probes stay short for ever."""
-    mask = table.size - 1
-    look = at
-    while True:
-        look = (look + 1) & mask
-        entry_ = table[look]
-        if entry_ == 0:
-            break
-        home = (entry_ >> 32) & mask
-        if ((look - home) & mask) >= ((look - at) & mask):
-            table[at] = entry_
-            at = look
-    table[at] = 0
 
 
 # ---------------------------------------------------------------- nodes
@@ -204,10 +147,12 @@ def _split(tree, node, length):
     nodes, keys = tree.nodes, tree.keys
     parent, offset = nodes[node, PARENT], nodes[node, OFFSET]
     upper = _new_node(tree)
-    at = _place(tree, parent, keys[offset], node)
+    at = place_of(tree, parent, keys[offset], node)
     tree.table[at] = (tree.table[at] >> 32 << 32) | upper
     nodes[upper, PARENT] = parent
     nodes[upper, PLACE] = nodes[node, PLACE]
+    if tree.keeps_age:
+        nodes[upper, CREATED] = nodes[node, CREATED]
     nodes[upper, OFFSET] = offset
     nodes[upper, LENGTH] = length
     nodes[upper, LOCK] = nodes[node, LOCK]
@@ -217,25 +162,9 @@ def _split(tree, node, length):
     nodes[node, PARENT] = upper
     nodes[node, OFFSET] = offset + length
     nodes[node, LENGTH] -= length
-    _enter(tree, upper, keys[offset + length], node)
+    enter_child(tree, upper, keys[offset + length], node)
     _tell(tree, keys, DIVIDED, upper, node, 0)
     return upper
-
-
-@jit
-def _common(keys, offset, other, position, limit):
-    """Length of the common run of keys[offset:] and other[position:], the first being equal already."""
-    n = 1
-    while n + 16 <= limit:
-        difference = np.int64(0)
-        for i in range(16):
-            difference |= keys[offset + n + i] ^ other[position + n + i]
-        if difference != 0:
-            break
-        n += 16
-    while n < limit and keys[offset + n] == other[position + n]:
-        n += 1
-    return n
 
 
 @inline
@@ -277,7 +206,7 @@ def match(tree, namespace, keys, n, row):
         if child == NO_NODE:
             break
         length, offset = nodes[child, LENGTH], nodes[child, OFFSET]
-        common = _common(arena, offset, keys, position, min(length, n - position))
+        common = common_run(arena, offset, keys, position, min(length, n - position))
         for i in range(common):
             row[position + i] = blocks[offset + i]
         position += common
@@ -293,24 +222,44 @@ def match(tree, namespace, keys, n, row):
     return node, position
 
 
+@jit
+def peek(tree, namespace, keys, n):
+    """Blocks of keys[0:n] that `match` would find. Changes nothing."""
+    node = np.int64(-1 - namespace)
+    position = 0
+    while position < n:
+        node = find_child(tree, node, keys[position])
+        if node == NO_NODE:
+            break
+        length = tree.nodes[node, LENGTH]
+        common = common_run(tree.keys, tree.nodes[node, OFFSET], keys, position, min(length, n - position))
+        position += common
+        if common < length:
+            break
+    return position
+
+
 @entry
-def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
+def insert(tree, pool, node, keys, row, position, n, priority, counted):
     """Insert keys[0:n] with blocks row[0:n], of which keys[0:position] is the path to `node`.
 
     row      blocks of the part that was there already are replaced by the tree's; the caller's duplicates
              among row[position:present] are given back to the pool
     priority greater stays longer, under the policy that looks at it
+    counted  nodes that end within so many blocks get no hit: n for none, 0 for all of the path
     returns  (node that ends the path, blocks of keys[0:n] that were present)
     cost     O(n - position) and one step per node of the path
     """
     nodes, arena = tree.nodes, tree.keys
     tree.clock += 1
     tick = tree.clock
-    up = node
+    up, end = node, position
     while up > 0:
         nodes[up, ACCESS] = tick
         nodes[up, PRIORITY] = max(nodes[up, PRIORITY], priority)
-        nodes[up, HITS] += count_hit
+        if end > counted:
+            nodes[up, HITS] += 1
+        end -= nodes[up, LENGTH]
         up = nodes[up, PARENT]
     start = position
     changed = node
@@ -319,7 +268,7 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
         if child == NO_NODE:
             break
         length, offset = nodes[child, LENGTH], nodes[child, OFFSET]
-        common = _common(arena, offset, keys, position, min(length, n - position))
+        common = common_run(arena, offset, keys, position, min(length, n - position))
         position += common
         nodes[child, ACCESS] = tick
         if common < length:  # the part beyond the split is not on the path: no hit, no priority
@@ -328,7 +277,8 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
             if nodes[lower, LOCK] == 0 and nodes[lower, CHILDREN] == 0:
                 offer(tree.order, lower, tick)
         nodes[child, PRIORITY] = max(nodes[child, PRIORITY], priority)
-        nodes[child, HITS] += count_hit
+        if position > counted:
+            nodes[child, HITS] += 1
         node = changed = child
         if common < length:
             break
@@ -337,12 +287,37 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
     if position < n:
         node = _append(tree, node, keys, row, position, n)
         nodes[node, PRIORITY] = priority
-        nodes[node, HITS] = count_hit
+        nodes[node, HITS] = 1 if n > counted else 0
         _tell(tree, keys, INTRODUCED, node, position, n)
         offer(tree.order, node, tick)
     elif changed > 0 and nodes[changed, LOCK] == 0 and nodes[changed, CHILDREN] == 0:
         offer(tree.order, changed, tick)
     return node, present
+
+
+@jit
+def cut(tree, node, length, at, priority):
+    """Let the path to `node`, `length` blocks long, have a boundary after `at` of them, as an insertion of these would.
+
+    They are stamped, get the priority and no hit. What lies behind the boundary can be evicted by itself then.
+    """
+    nodes = tree.nodes
+    tree.clock += 1
+    tick = tree.clock
+    end = length
+    while end - nodes[node, LENGTH] >= at:
+        end -= nodes[node, LENGTH]
+        node = nodes[node, PARENT]
+    if at < end:
+        lower = node
+        nodes[lower, ACCESS] = tick
+        node = _split(tree, lower, at - end + nodes[lower, LENGTH])
+        if nodes[lower, LOCK] == 0 and nodes[lower, CHILDREN] == 0:
+            offer(tree.order, lower, tick)
+    while node > 0:
+        nodes[node, ACCESS] = tick
+        nodes[node, PRIORITY] = max(nodes[node, PRIORITY], priority)
+        node = nodes[node, PARENT]
 
 
 @inline
@@ -380,7 +355,7 @@ def _append(tree, parent, keys, row, start, stop):
     tree.nodes[leaf, LENGTH] = length
     if parent > 0:
         tree.nodes[parent, CHILDREN] += 1
-    _enter(tree, parent, keys[start], leaf)
+    enter_child(tree, parent, keys[start], leaf)
     tree.evictable += length
     tree.inserted += length
     return leaf
@@ -452,7 +427,7 @@ def unhang(tree, pool, node):
     nodes = tree.nodes
     length, offset = nodes[node, LENGTH], nodes[node, OFFSET]
     ring_give(pool, tree.blocks, offset, offset + length)
-    _remove(tree.table, _place(tree, nodes[node, PARENT], tree.keys[offset], node))
+    remove_entry(tree.table, place_of(tree, nodes[node, PARENT], tree.keys[offset], node))
     nodes[node, LENGTH] = 0
     tree.free_nodes[tree.num_free_nodes] = node
     tree.num_free_nodes += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..core.jit import inline, struct
 from ..costs.tables import CostTables
+from ..memory.links import Links
 from ..memory.operations import Operations
 from ..memory.pool import BlockPool
 from ..prefix.block_hash import HashMap
@@ -19,6 +20,7 @@ from ..prefix.radix import RadixTree
 from .calendar import Calendar
 from .mail import Mail
 from .shadow import Shadow
+from .side import Side
 from .stages import Stages
 from .state_columns import BAD_TRANSITION
 
@@ -36,6 +38,8 @@ class Sequences:
     lost         tokens that were computed when it was preempted last
     asked        1 = its first admission looked for its prompt; who waits for another's prompt (FOLLOWS) asks for none
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
+    entry        number of its last entry into the waiting list
+    processed_then   Engine.processed_tokens at that time
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list. ended_next: the list of the ended, see queues
     namespace, root   where it looks for its prefix, and where it found it: a flush gives a namespace another number
@@ -74,6 +78,8 @@ class Sequences:
     backed: "i8[::1]"
     lost: "i8[::1]"
     matched: "i8[::1]"
+    entry: "i8[::1]"
+    processed_then: "i8[::1]"
     head: "i8[::1]"
     recomputed: "i8[::1]"
     preemptions: "i8[::1]"
@@ -106,12 +112,19 @@ class Slots:
 
 @struct
 class Rules:
-    """Settings as numbers; see engine.settings for their meaning. allowed: (states, states) 1 = may follow."""
+    """Settings as numbers; see engine.settings for their meaning.
+
+    keeps         what is computed stays visible as a prefix; False: a ring of blocks whose tree stays empty
+    backup_link   what computed blocks are copied to host memory over; NO_LINK: they are not
+    fence         copied blocks are held until their copy has landed
+    allowed       (states, states) 1 = may follow
+    """
 
     prefill_first: "b1"
     static: "b1"
     priority: "b1"
     cache_kind: "i8"
+    keeps: "b1"
     block_tokens: "i8"
     max_model_len: "i8"
     capacity_tokens: "i8"
@@ -140,12 +153,28 @@ class Rules:
     prefill_max: "i8"
     lpm_fallback: "i8"
     ignore_eos: "b1"
+    ignore_eos_in_full: "b1"
+    ignore_eos_block: "b1"
+    drop_ended_each_step: "b1"
+    full_only_beside_others: "b1"
+    chunks_bound_input: "b1"
+    chunk_takes_one_place: "b1"
+    mixed_needs_memory: "b1"
+    stop_when_spent: "b1"
+    match_all_but_last: "b1"
+    waiting_refresh: "i8"
+    retract_by_priority: "b1"
+    evict_shortfall: "b1"
+    split_at_prompt: "b1"
+    count_hits_once: "b1"
     copy_on_write: "b1"
     allocation: "i8"
     beam_width: "i8"
     beam_skew: "f8"
     beam_seed: "i8"
     block_bytes: "i8"
+    backup_link: "i8"
+    fence: "b1"
     allowed: "i8[:,::1]"
 
 
@@ -170,11 +199,17 @@ class Engine:
     budget         prefill-first: see prefill_first.REM_*
     blocked_seq, blocked_need   token-budget: the head of the queue that found no memory, and what it needed
     ends, num_ends   prefill-first: see known_ends
+    batch_tokens, running_tokens   prefill-first: tokens computed in the last prefill batch, and in the one that the
+                   running batch was; processed_tokens: of all steps, as hrrn counts them
+    num_queued     entries into the waiting list so far; num_sightings: sorts of it that do not look at prefixes
     shuffle_state  of the random order. heads_seen: (heads,) the sort that saw a head last; num_sorts so far
     due_blocks     (slots,) scratch of a decode step
     leavers        (slots,) prefill-first: slots in the running list that have ended; num_leavers of them
     victims        (slots,) sequences preempted in this step, in order
-    inbox          what has reached it since its step began
+    operations, links   what moves beside the steps, of all engines of the run
+    inbox          what has reached it since its step began. outbox: what the cluster is told after a step
+    tells_first    first tokens are told
+    landed         operations that have ended since then
     ended_head, ended_tail   the list of sequences that are over and of which the clients have not been told
     num_done       sequences that ended here
     began          when the step under way began; evicted_before: blocks evicted before it was planned
@@ -210,9 +245,11 @@ class Engine:
     block_keys: "BlockKeys"
     calendar: "Calendar"
     costs: "CostTables"
-    backups: "Operations"
+    operations: "Operations"
+    links: "Links"
     stages: "Stages"
     shadow: "Shadow"
+    side: "Side"
     journal: "Journal"
     plan: "i8[:,::1]"
     num_plan: "i8"
@@ -227,6 +264,11 @@ class Engine:
     budget: "f8[::1]"
     ends: "i8[:,::1]"
     num_ends: "i8"
+    batch_tokens: "i8"
+    running_tokens: "i8"
+    processed_tokens: "i8"
+    num_queued: "i8"
+    num_sightings: "i8"
     shuffle_state: "u8"
     heads_seen: "i8[::1]"
     num_sorts: "i8"
@@ -243,6 +285,9 @@ class Engine:
     num_waiting: "i8"
     number: "i8"
     inbox: "Mail"
+    outbox: "Mail"
+    tells_first: "b1"
+    landed: "Mail"
     ended_head: "i8"
     ended_tail: "i8"
     now: "i8"

@@ -48,14 +48,14 @@ def schedule(e):
     threshold = e.rules.long_threshold
     if not e.rules.long_when_alone and e.slots.running + e.num_waiting <= 1:
         threshold = 0
-    budget = _schedule_running(e, e.rules.max_num_batched_tokens, threshold)
+    budget = schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
         schedule_waiting(e, budget, threshold)
     drop_empty_rows(e)
 
 
 @inline
-def _schedule_running(e, budget, threshold):
+def schedule_running(e, budget, threshold):
     rec, plan = (
         e.slots.rec,
         e.plan,

@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..core.errors import KvbenchError
+from .expert_moves import ReplicaChoices, TransferPlans
+from .expert_placement import AscendPolicies, Placements
+from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
+from .kv_router import KvRouter
+from .pull_pair import PullPair
+from .push_pair import PushPair
 from .recording import Recording, Row, find_recordings, read_recording
+from .routers import SglangRouter, SmgRouter, StackRouter, VllmRouter
 from .sglang_policy import SglangPolicy
 from .sglang_radix import SglangRadix
 from .sglang_requests import SglangRequests
@@ -30,8 +37,22 @@ COMPONENTS: dict[str, type[Stream]] = {
     "radix_cache": SglangRadix,
     "radix_cache_request_level": SglangRequests,
     "schedule_policy_and_prefill_adder": SglangPolicy,
+    "placement": Placements,
+    "ascend_policy": AscendPolicies,
+    "transfer_plan": TransferPlans,
+    "replica_choice": ReplicaChoices,
+    "eplb_state": VllmTimeline,
+    "eplb_manager": SglangTimeline,
+    "eplb_updator": AscendTimeline,
+    "pd_nixl_pull": PullPair,
+    "pd_queues": PushPair,
+    "kv_router": KvRouter,
 }
 """Component in the header of a recording -> what replays it."""
+
+ROUTER = "router"
+ROUTERS: dict[str, type[Stream]] = {kind.ENGINE: kind for kind in (SglangRouter, VllmRouter, SmgRouter, StackRouter)}
+"""Engine in the header of a recording of component `router` -> what replays it."""
 
 ABSENT = "(absent)"
 
@@ -91,30 +112,54 @@ def verify(recording: Recording) -> Verdict:
     if unknown := why_unknown(header):
         return Verdict(recording.name, engine, len(rows), unknown=unknown)
     with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-        stream = _guarded(header, COMPONENTS[header["component"]], header, rows)
+        stream = _guarded(header, _stream, header, rows)
+        observed = getattr(stream, "recorded", recorded)
         for number, row in enumerate(rows):
             _check_operation(stream, row)
-            found = differences(recorded(row), _guarded(row, stream.step, row))
+            found = differences(observed(row), _guarded(row, stream.step, row))
             if found:
                 return Verdict(recording.name, engine, len(rows), number, _place(row, number), found)
         found = differences(recording.last, stream.last())
     return Verdict(recording.name, engine, len(rows), len(rows), f"line {recording.last.line}, the summary", found)
 
 
+def kind_of(header: Row) -> type[Stream] | None:
+    """What replays a recording with this header."""
+    if header["component"] == ROUTER:
+        return ROUTERS.get(header["engine"])
+    return COMPONENTS.get(header["component"])
+
+
+def _stream(header: Row, rows: tuple[Row, ...]) -> Stream:
+    kind = kind_of(header)
+    assert kind is not None  # why_unknown has looked
+    return kind(header, rows)
+
+
 def why_unknown(header: Row) -> str:
     """Why kvbench cannot replay a stream with this header; "" if it can."""
-    kind = COMPONENTS.get(header["component"])
+    kind = kind_of(header)
     if kind is None:
-        return f"component {header['component']} is unknown; known are {', '.join(COMPONENTS)}"
+        if header["component"] == ROUTER:
+            return f"router {header['engine']} is unknown; known are {', '.join(ROUTERS)}"
+        return f"component {header['component']} is unknown; known are {', '.join((*COMPONENTS, ROUTER))}"
     if header["engine"] != kind.ENGINE or header["version"] not in kind.VERSIONS:
         known = f"{kind.ENGINE} {' and '.join(kind.VERSIONS)}"
         return f"{header['engine']} {header['version']} is unknown for {header['component']}; known: {known}"
     for name, value in header["params"].items():
-        if name in kind.FIXED and value != kind.FIXED[name]:
-            return f"parameter {name} = {value} is not modelled; only {kind.FIXED[name]} is"
+        if name in kind.FIXED and not _is_fixed(value, kind.FIXED[name]):
+            return f"parameter {name} = {value} is not modelled; only {_shown(kind.FIXED[name])} is"
         if name not in kind.FIXED and name not in kind.PARAMS:
             return f"parameter {name} is unknown for {header['component']}"
     return ""
+
+
+def _is_fixed(value: Any, allowed: Any) -> bool:
+    return value in allowed if isinstance(allowed, frozenset) else value == allowed
+
+
+def _shown(allowed: Any) -> str:
+    return " or ".join(sorted(allowed)) if isinstance(allowed, frozenset) else str(allowed)
 
 
 def _check_operation(stream: Stream, row: Row) -> None:
@@ -140,8 +185,10 @@ def recorded(row: Row) -> dict[str, Any]:
 
 
 def _place(row: Row, number: int) -> str:
-    step = f"step {row['step']}" if "step" in row else f"operation {number} ({row['op']})"
-    return f"line {row.line}, {step}"
+    if "op" in row and "step" not in row:
+        return f"line {row.line}, operation {number} ({row['op']})"
+    name = next((name for name in ("step", "t") if name in row), "case")
+    return f"line {row.line}, {'tick' if name == 't' else name} {row[name]}"
 
 
 def differences(recorded: Mapping[str, Any], got: Mapping[str, Any]) -> tuple[Difference, ...]:

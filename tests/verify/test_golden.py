@@ -15,7 +15,7 @@ from kvbench.verify.golden import ABSENT, COMPONENTS, differences, verify, verif
 from kvbench.verify.recording import Recording, read_recording
 from kvbench.verify.scheduler_stream import SchedulerStream
 
-from ..recordings import CHOICE, recording_params
+from ..recordings import CHOICE, recording_name, recording_params
 
 ONE_EACH = {
     "v1_scheduler": "vllm_sched_04_cache_preempt",
@@ -24,8 +24,38 @@ ONE_EACH = {
     "radix_cache": "sglang_radix_07_lru_p16",
     "radix_cache_request_level": "sglang_reqlevel_07_lru_p4",
     "schedule_policy_and_prefill_adder": "sglang_policy_01_lpm_p1",
+    "placement": "place_05_mixtral",
+    "ascend_policy": "ascend_01_lognormal",
+    "transfer_plan": "transfer_05_scaleup",
+    "replica_choice": "dispatch_01",
+    "eplb_state": "timeline_00_vllm_sync",
+    "eplb_manager": "timeline_06_sglang_chunk",
+    "eplb_updator": "timeline_08_ascend",
+    "pd_nixl_pull": "vllm_pd_15_mix_small",
+    "pd_queues": "sglang_pd_17_mix_p16",
+    "kv_router": "dyn_00_default",
 }
 """A stream of every component."""
+
+NOT_MODELLED = (
+    "dyn_05_hash",  # kvbench names blocks by what is in them
+    "ps_03_prefix_256",  # prompts by 128 characters
+    "ps_05_qps_window",  # requests per second of a window
+    "ps_06_roundrobin",  # a turn of its own for every set of endpoints
+    "sgl_11_manual_mingroup",  # by the sessions in flight
+    "sgl_13_prefix_hash_http",  # refuses everything: no tokens
+)
+
+EXPERTS = {
+    "placement": "out deepseek p2l 0 3",
+    "ascend_policy": "out 0 table 0 1 1",
+    "transfer_plan": "out vllm ranks 0 sends 0 1",
+    "replica_choice": "out sglang static_map 1 2",
+    "eplb_state": "counter",
+    "eplb_manager": "p2l 0 3",
+    "eplb_updator": "iter_after",
+}
+"""Where a number lies in a row of a component whose rows are nested, or not below `out`."""
 
 
 def load(name: str) -> Recording:
@@ -35,7 +65,9 @@ def load(name: str) -> Recording:
 @pytest.mark.parametrize("path", recording_params("*"))
 def test_every_recorded_value_is_equal(path):
     verdict = verify(read_recording(path))
-    assert verdict.unknown == ""
+    assert bool(verdict.unknown) == (recording_name(path) in NOT_MODELLED)
+    if verdict.unknown:
+        return
     assert verdict.differences == (), verdict.where
     assert verdict.agreed == verdict.steps > 0
 
@@ -55,7 +87,41 @@ def test_there_is_a_stream_of_every_component():
     assert set(ONE_EACH) == set(COMPONENTS)
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("name", ["sgl_03_th08_4w", "ps_07_session", "smg_06_consistent", "vllmr_06_chat"])
+def test_another_choice_of_a_router_is_found(name):
+    recording = load(name)
+    rows = list(copy.deepcopy(recording.rows))
+    number = len(rows) // 2
+    while "worker" not in rows[number].get("out", {}) or (name[:3] == "smg" and not _was_seen(rows, number)):
+        number += 1
+    out = rows[number]["out"]
+    out["worker"] += 1 if out["worker"] == 0 else -1
+    verdict = verify(Recording(recording.name, recording.header, tuple(rows), recording.last))
+    assert verdict.agreed == number
+    assert [d.field for d in verdict.differences] == ["worker"]
+
+
+def _was_seen(rows: list[Any], number: int) -> bool:
+    return any(row.get("key") == rows[number]["key"] for row in rows[:number])
+
+
+@pytest.mark.parametrize("component", EXPERTS)
+def test_one_wrong_number_of_a_load_balancer_is_found(component):
+    recording = load(ONE_EACH[component])
+    *path, last = [int(part) if part.isdigit() else part for part in EXPERTS[component].split()]
+    rows = list(copy.deepcopy(recording.rows))
+    number = next(n for n, row in enumerate(rows) if n >= 2 and (component != "eplb_manager" or "p2l" in row))
+    inner: Any = rows[number]
+    for part in path:
+        inner = inner[part]
+    inner[last] += 1
+    verdict = verify(Recording(recording.name, recording.header, tuple(rows), recording.last))
+    assert verdict.agreed == number
+    assert len(verdict.differences) >= 1
+    assert verify(recording).passed
+
+
+@pytest.mark.parametrize("component", sorted(set(COMPONENTS) - set(EXPERTS)))
 def test_one_wrong_value_is_found_where_it_is(component):
     recording = load(ONE_EACH[component])
     number = len(recording.rows) // 2

@@ -1,0 +1,104 @@
+"""What a fleet is: its engines, each with rules and step times of its own, and the router in front of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..core.errors import UsageError
+from ..core.jit import entry
+from ..core.requests import I64, Requests
+from ..core.units import NS_PER_MS
+from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
+from ..engine.build import Shared
+from ..engine.settings import EngineSettings
+from ..routing.build import decision_ns, make_router
+from ..routing.policies import no_verbs, verbs_of
+from ..routing.router import PREFILL_STEP
+from ..routing.settings import PREDICTING, RouterSettings
+from .world import Routing
+
+
+@dataclass(frozen=True)
+class Member:
+    """One engine. group: a name that the user gave, or "" """
+
+    settings: EngineSettings
+    tables: CostTables
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Engines in order of their numbers.
+
+    router       None = there is one engine, or one instance, and nobody has to choose
+    is_instance  they are the ranks of one instance, which deals requests to them itself
+    """
+
+    members: tuple[Member, ...]
+    router: RouterSettings | None = None
+    is_instance: bool = False
+
+    @property
+    def settings(self) -> tuple[EngineSettings, ...]:
+        """Of every engine."""
+        return tuple(member.settings for member in self.members)
+
+    def check(self) -> None:
+        """UsageError: engines that cannot work on one workload."""
+        if len(self.members) > 1 and self.router is None and not self.is_instance:
+            raise UsageError("several engines need a router; set router.policy")
+        for name in ("block_tokens", "max_model_len"):
+            if len({getattr(settings, name) for settings in self.settings}) > 1:
+                raise UsageError(f"the engines of a fleet share {name}; leave it out of [[fleet.group]]")
+        cold = all(settings.cache.state == "cold" for settings in self.settings)
+        if len(self.members) > 1 and not cold:
+            raise UsageError(
+                "cache.state of a fleet is cold: what lies where depends on the router; "
+                "let a first [[phase]] with exclude = true warm it up"
+            )
+
+
+def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
+    """The router of a fleet at t = 0."""
+    settings = fleet.router or RouterSettings()
+    first = fleet.members[0].settings
+    router = make_router(
+        settings,
+        requests,
+        len(fleet.members),
+        shared.block_keys,
+        first.block_tokens,
+        _prefill_ns(fleet, requests) if settings.policy in PREDICTING else None,
+        first.seed,
+    )
+    if fleet.router is None:
+        return Routing(router, no_verbs(), np.zeros(0, np.int64))
+    request = np.repeat(np.arange(len(requests)), requests.samples)
+    return Routing(
+        router,
+        verbs_of(settings),
+        decision_ns(settings, requests.prompt_tokens[request]),
+        round(settings.refresh_ms * NS_PER_MS),
+    )
+
+
+def _prefill_ns(fleet: Fleet, requests: Requests) -> I64:
+    """(engines, points) ns of a prefill of so many steps of PREFILL_STEP tokens by each engine's own tables."""
+    points = int(requests.prompt_tokens.max()) // PREFILL_STEP + 2
+    out = np.zeros((len(fleet.members), points), np.int64)
+    for number, member in enumerate(fleet.members):
+        _fill_prefill_ns(member.tables, PREFILL_STEP, out[number])
+    return out
+
+
+@entry
+def _fill_prefill_ns(costs, step_tokens, out):
+    """Chunk on chunk, each a step of its own on top of those before."""
+    query, resources = np.zeros(QUERY_SIZE, np.float64), np.zeros(NUM_RESOURCES, np.int64)
+    for i in range(out.size - 1):
+        clear(query)
+        add_prefill(costs, query, step_tokens, i * step_tokens)
+        out[i + 1] = out[i] + step_ns(costs, query, resources)
