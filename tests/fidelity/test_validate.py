@@ -90,7 +90,7 @@ def test_everything_is_compared_or_listed_with_its_reason(measured):
     assert "silicon_ttft_ms" in why["deep/any-name.csv:9"]
     assert "neither silicon_concurrency nor batch_size" in why["deep/any-name.csv:11"]
     by_name = {case.name: case for case in scores.cases}
-    assert (by_name["b"].dtype, by_name["b"].doubt != "", by_name["a"].doubt) == ("fp8", True, "")
+    assert (by_name["b"].dtype, by_name["b"].doubt != "", by_name["a"].doubt) == ("fp8-block", True, "")
     assert len(by_name["my-run"].figures) == 12
     assert by_name["my-run"].kv_blocks == 500
     for case in scores.cases:
