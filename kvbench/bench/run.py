@@ -14,15 +14,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from ..cluster.simulation import Simulation
-from ..core.errors import UsageError
 from ..core.jit import compile_watch
-from ..core.journal import REFUSED, Counters, Journal
+from ..core.journal import Counters, Journal
 from ..core.requests import Requests
 from ..costs.step_times import Costs
-from ..engine.settings import EngineSettings
 from ..measured.run import MeasuredRun
 from ..metrics.latency import Summary, summarise
 from ..metrics.slo import Slo
@@ -37,6 +33,7 @@ from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, target_notes
+from .refusals import clip_notes, failures, refusals
 from .step_times import step_costs
 from .system import System, build_system
 
@@ -98,7 +95,7 @@ def run(
         complete = _finish(simulation, progress)
     with stages.stage("journal"):
         journal, counters = simulation.journal(), simulation.counters()
-        refused = _refusals(requests, journal, system.settings)
+        lost = (*refusals(requests, journal, system.settings), *failures(journal))
     with stages.stage("bounds"):
         bounds = run_bounds(simulation)
     with stages.stage("metrics"):
@@ -109,7 +106,7 @@ def run(
     document = run_document(record, _details(configured, system, costs, trace, stages))
     if isinstance(simulation, MeasuredRun):
         document["measured"] = details(simulation)
-    warnings = (*refused, *_changed_workload(configured, record))
+    warnings = (*lost, *_changed_workload(configured, record))
     return Result(requests, journal, counters, record, document, warnings)
 
 
@@ -124,34 +121,6 @@ def _finish(simulation: Simulation, progress: Progress | None) -> bool:
         return simulation.run(progress)
     except KeyboardInterrupt:
         return False
-
-
-def _refusals(requests: Requests, journal: Journal, settings: EngineSettings) -> tuple[str, ...]:
-    """One line on what was refused and why. UsageError when that is everything."""
-    refused = journal.status == REFUSED
-    count = int(refused.sum())
-    if count == 0:
-        return ()
-    reasons = _reasons(requests, journal.request_index[refused], settings)
-    if count == refused.size:
-        raise UsageError(f"all {count} sequences were refused: {reasons}; shorten them, or raise what limits them")
-    return (f"{count} of {refused.size} sequences were refused at arrival: {reasons}",)
-
-
-def _reasons(requests: Requests, index: np.ndarray[Any, np.dtype[np.int64]], settings: EngineSettings) -> str:
-    """Why an engine refuses these requests, each counted under the first reason that holds."""
-    need = requests.prompt_tokens[index] + requests.max_tokens[index]
-    capacity = settings.cache.num_blocks * settings.block_tokens
-    no_output = requests.output_tokens[index] == 0
-    too_long = ~no_output & (need > settings.max_model_len)
-    too_large = ~no_output & ~too_long & (need > capacity)
-    reasons = (
-        (no_output, "have no output token"),
-        (too_long, f"exceed max_model_len ({settings.max_model_len}) with prompt + max_tokens"),
-        (too_large, f"exceed the cache ({settings.cache.num_blocks} blocks, {capacity} tokens)"),
-    )
-    told = [f"{int(which.sum())} {text}" for which, text in reasons if which.any()]
-    return ", ".join(told) or "the engine gave no place to them"
 
 
 def _changed_workload(configured: Configured, record: RunRecord) -> tuple[str, ...]:
@@ -205,6 +174,7 @@ def _record(
             *beam_notes(config["beam.width"], config["beam.skew"]),
             *excluded_notes(requests.excluded),
             *target,
+            *clip_notes(requests, system.settings),
             *honest_notes(system.settings.cache.state, journal),
         ),
         complete=complete,

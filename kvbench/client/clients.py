@@ -44,7 +44,6 @@ class Clients:
     in_flight       sequences sent of which the client does not have the last token; concurrency: at most, 0 = no cap
     stages          text to tokens, before an engine sees it
     closed_loop     an intended arrival is the moment at which a place is free
-    refuse, capacity_tokens, max_model_len   what could never run is refused at arrival
     ended_ns        (r,) of a lead: when the last of its sequences that are done was
     think_ns        (r,) from there to the arrival
     marks, next_mark   sequences whose sending begins a phase, in order, and how many have begun
@@ -62,9 +61,6 @@ class Clients:
     concurrency: "i8"
     closed_loop: "b1"
     stages: "Stages"
-    refuse: "b1"
-    capacity_tokens: "i8"
-    max_model_len: "i8"
     ended_ns: "i8[::1]"
     think_ns: "i8[::1]"
     marks: "i8[::1]"
@@ -79,9 +75,6 @@ def make_clients(
     concurrency: int,
     closed_loop: bool,
     stages: Stages,
-    refuse: bool,
-    capacity_tokens: int,
-    max_model_len: int,
 ) -> Clients:
     """Clients at t = 0. concurrency is in sequences."""
     r, num = requests, requests.num_sequences
@@ -101,9 +94,6 @@ def make_clients(
         concurrency,
         closed_loop,
         stages,
-        refuse,
-        capacity_tokens,
-        max_model_len,
         np.zeros(len(r), np.int64),
         r.think_ns.copy(),
         marks,
@@ -155,7 +145,7 @@ def arrive(c, seq, now):
     q = c.seqs
     if not c.closed_loop:
         _note_phase(c, seq, now)
-    if c.refuse and can_never_run(q, seq, c.capacity_tokens, c.max_model_len):
+    if is_refused(q, seq):
         q.queued[seq] = now
         close(c, seq, REFUSED, now)
         return
@@ -169,10 +159,9 @@ def arrive(c, seq, now):
 
 
 @inline
-def can_never_run(q, seq, capacity_tokens, max_model_len):
-    """Whether a sequence asks for nothing, or for more than could ever run."""
-    whole = q.prompt[seq] + q.max_tokens[seq]
-    return q.output[seq] < 1 or whole > capacity_tokens or whole > max_model_len
+def is_refused(q, seq):
+    """Whether engine.arrival left it no output: it asks for nothing, or for what could never run."""
+    return q.output[seq] < 1
 
 
 @jit

@@ -16,7 +16,7 @@ from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
 from ..engine.attribution import parts_of, tokenize_of
-from ..engine.build import build_engine, capacity_tokens, share
+from ..engine.build import build_engine, share
 from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
 from ..engine.settings import EngineSettings
@@ -107,9 +107,6 @@ class Simulation:
             concurrency=settings.concurrency * max(settings.beam.width, 1),
             closed_loop=settings.closed_loop,
             stages=self.engines[0].stages,
-            refuse=True,
-            capacity_tokens=capacity_tokens(settings),
-            max_model_len=settings.max_model_len,
         )
         self.world = make_world(clients, self.engines)
         self._is_prepared = settings.cache.state == "cold"

@@ -35,9 +35,10 @@ from ..scheduler.state_columns import (
     TRANSITIONS,
 )
 from ..scheduler.waiting_order import LPM, ORDERS, order_of
+from .arrival import TAKEN, Arrivals, arrivals, is_sglang
 from .forking import check_requests, with_beams
 from .lineage import lineage_table
-from .settings import PREFILL_FIRST, EngineSettings, check_rules
+from .settings import PREFILL_FIRST, EngineSettings, SchedulerRules, check_rules
 
 _CALENDAR_BLOCK_TOKENS = 4
 """Below, nearly every decode opens a block, and the calendar only adds work."""
@@ -57,9 +58,12 @@ class Shared:
     block_keys: BlockKeys
 
 
-def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None) -> Shared:
+def share(
+    requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None, *, refuse: bool = True
+) -> Shared:
     """At t = 0. UsageError: no engine with these rules could run these requests.
 
+    refuse   refuse and clip at arrival as the engine does; recordings of its scheduler alone are replayed without
     keys   of the blocks of these requests, where they are known and there are no beams
     """
     requests.check()
@@ -68,21 +72,8 @@ def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None =
     check_requests(requests, settings)
     if keys is None or settings.beam.width:
         keys = block_keys(requests, settings.block_tokens)
-    return Shared(requests, _sequences(requests, settings), keys)
-
-
-def capacity_tokens(settings: EngineSettings) -> int:
-    """Prompt and max_tokens of a sequence that can still run, together at most."""
-    blocks, bt = settings.cache.num_blocks, settings.block_tokens
-    if settings.cache.allocation == "buddy":
-        return (1 << blocks.bit_length() - 1) * bt
-    if _is_prefill_first(settings):  # admission asks for strictly more than prompt + output + one block
-        return blocks * bt - bt - 1
-    return blocks * bt
-
-
-def _is_prefill_first(settings: EngineSettings) -> bool:
-    return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
+    taken = arrivals(requests, settings) if refuse else _as_asked(requests, settings)
+    return Shared(requests, _sequences(requests, settings, taken), keys)
 
 
 def build_engine(
@@ -92,11 +83,11 @@ def build_engine(
     requests, seqs = shared.requests, shared.seqs
     rules = settings.scheduler
     bt = settings.block_tokens
-    prefill_first = _is_prefill_first(settings)
+    prefill_first = is_sglang(settings)
     num = int(seqs.request.size)
-    num_slots = min(rules.max_running_requests if prefill_first else rules.max_num_seqs, num) + 4
+    num_slots = min(rules.max_running_requests if prefill_first else rules.most_admitted, num) + 4
     num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
-    longest = int((requests.prompt_tokens + np.maximum(requests.max_tokens, requests.output_tokens)).max())
+    longest = int((seqs.prompt + np.maximum(seqs.max_tokens, seqs.output)).max())
     if settings.cache.allocation != "paged":  # a whole stretch
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
@@ -146,6 +137,7 @@ def build_engine(
         "ratio": _ratio_start(settings),
         "budget": np.zeros(4, np.float64),
         "blocked_seq": NO_SEQ,
+        "last_prefill": -rules.prefill_schedule_interval,
         "ends": np.zeros((2, 2 * num_slots + 8), np.int64),
         "shuffle_state": np.uint64(settings.seed % (1 << 63)),
         "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
@@ -178,6 +170,11 @@ def _ratio_start(settings: EngineSettings) -> float:
     return min(rules.init_new_token_ratio * rules.schedule_conservativeness, 1.0)
 
 
+def mixes_chunks(rules: SchedulerRules) -> bool:
+    """SGLang mixes decodes into the steps of chunks, so without chunks it mixes nothing."""
+    return rules.enable_mixed_chunk and rules.chunked_prefill_size > 0
+
+
 def calendar_fits(settings: EngineSettings) -> bool:
     """Where the calendar path gives what the step-by-step path gives, and is worth its bookkeeping."""
     s = settings.scheduler
@@ -188,12 +185,13 @@ def calendar_fits(settings: EngineSettings) -> bool:
     if settings.cache.copy_on_write or settings.cache.allocation != "paged":
         return False
     if s.discipline == PREFILL_FIRST:
-        return not s.enable_mixed_chunk and settings.cache.kind != "hash"
+        return not mixes_chunks(s) and settings.cache.kind != "hash"
     return (
         s.policy == "fcfs"
         and (settings.cache.kind != "hash" or settings.cache.hit_same_step)
         and s.long_prefill_token_threshold == 0
-        and s.max_num_seqs <= s.max_num_batched_tokens  # every running sequence decodes in every step
+        and s.prefill_schedule_interval == 1
+        and s.most_admitted <= s.max_num_batched_tokens  # every running sequence decodes in every step
     )
 
 
@@ -240,13 +238,18 @@ def _fill_block_costs(costs, block_tokens, step_tokens, out):
         out[i] = step_ns(costs, query, resources) * block_tokens // step_tokens
 
 
-def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
+def _as_asked(requests: Requests, settings: EngineSettings) -> Arrivals:
+    """Nothing refused or clipped, but for what max_model_len leaves; who has no output in a recording never ends."""
+    room = np.maximum(settings.max_model_len - requests.prompt_tokens, 0)
+    output = np.minimum(np.minimum(requests.output_tokens, requests.max_tokens), room)
+    return Arrivals(np.full(len(requests), TAKEN), requests.max_tokens, np.maximum(output, 1))
+
+
+def _sequences(requests: Requests, settings: EngineSettings, taken: Arrivals) -> Sequences:
     r = requests
     request = np.repeat(np.arange(len(r)), r.samples)
     num = request.size
     prompt = r.prompt_tokens[request]
-    room = np.maximum(settings.max_model_len - prompt, 0)
-    output = np.minimum(np.minimum(r.output_tokens, r.max_tokens)[request], room)
     lead = np.arange(len(r)) if r.joins is None else np.where(r.joins == NONE, np.arange(len(r)), r.joins)
     child = np.full(len(r), -1, np.int64)
     sibling = np.full(len(r), -1, np.int64)
@@ -259,8 +262,8 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "root": r.namespace[request],
         "priority": r.priority[request],
         "prompt": prompt,
-        "output": output,
-        "max_tokens": r.max_tokens[request],
+        "output": taken.output[request],
+        "max_tokens": taken.max_tokens[request],
         "present": np.zeros(num) if r.present_tokens is None else r.present_tokens[request],
         "head": _heads(requests, settings),
         "spent": np.zeros((num, NUM_SPENT)),
@@ -332,12 +335,13 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "cache_kind": CACHE_KINDS[settings.cache.kind],
         "block_tokens": settings.block_tokens,
         "max_model_len": settings.max_model_len,
-        "capacity_tokens": capacity_tokens(settings),
-        "max_num_seqs": s.max_running_requests if prefill_first else s.max_num_seqs,
+        "max_num_seqs": s.max_running_requests if prefill_first else s.most_admitted,
         "max_num_batched_tokens": s.max_num_batched_tokens,
         "chunked": s.chunked_prefill_size > 0 if prefill_first else s.enable_chunked_prefill,
         "long_threshold": s.long_prefill_token_threshold,
         "long_when_alone": s.long_prefill_threshold_when_alone,
+        "long_adaptive": s.long_prefill_token_threshold_adaptive,
+        "prefill_interval": s.prefill_schedule_interval,
         "reserve_full": s.reserve_full_isl,
         "watermark_blocks": int(s.watermark * (settings.cache.num_blocks + 1)),
         "self_preemption_ends": s.self_preemption_ends_step,
@@ -346,7 +350,7 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "planted": sum(PLANTED[name] for name in settings.faults),
         "max_prefill_tokens": s.max_prefill_tokens,
         "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
-        "mixed": s.enable_mixed_chunk,
+        "mixed": mixes_chunks(s),
         "order": order_of(s.policy, settings.cache.kind) if prefill_first else 0,
         "ratio_start": start,
         "ratio_min": least,

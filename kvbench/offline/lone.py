@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from numba import njit, types
 
-from ..client.clients import can_never_run
+from ..client.clients import is_refused
 from ..core.errors import KvbenchError
 from ..core.jit import PLAIN, inline, jit
 from ..core.requests import I64
@@ -106,7 +106,7 @@ def _compiled() -> Callable[..., int]:
 @jit
 def _arrive(e, seq):
     e.seqs.engine[seq] = e.number
-    if can_never_run(e.seqs, seq, e.rules.capacity_tokens, e.rules.max_model_len):
+    if is_refused(e.seqs, seq):
         close_sequence(e, seq, REFUSED)
         return
     set_state(e, seq, TOKENIZING)

@@ -60,7 +60,7 @@ from .state_columns import (
     SEQ,
     WANTED,
 )
-from .token_budget import drop_empty_rows, victim_of
+from .token_budget import drop_empty_rows, threshold_of, victim_of
 
 # ---------------------------------------------------------------- schedule
 
@@ -73,9 +73,7 @@ def schedule(e):
     e.num_copies = 0
     e.num_forks = 0
     drop_unwanted(e)
-    threshold = e.rules.long_threshold
-    if not e.rules.long_when_alone and e.slots.running + e.num_waiting <= 1:
-        threshold = 0
+    threshold = threshold_of(e)
     budget = _schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
         schedule_waiting(e, budget, threshold)

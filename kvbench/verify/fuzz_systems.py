@@ -67,7 +67,9 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
         return values[int(rng.integers(0, len(values)))]
 
     fast = c.path == CALENDAR
-    rules = _prefill_first(one_of, fast) if c.scheduler == PREFILL_FIRST else _token_budget(one_of, fast)
+    rules = (
+        _prefill_first(one_of, fast) if c.scheduler == PREFILL_FIRST else _token_budget(one_of, fast, c.path == FORKS)
+    )
     cache = CacheRules(
         kind=c.cache,
         num_blocks=int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)),
@@ -93,7 +95,7 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
     )
 
 
-def _token_budget(one_of: Any, fast: bool) -> SchedulerRules:
+def _token_budget(one_of: Any, fast: bool, forks: bool) -> SchedulerRules:
     return SchedulerRules(
         discipline=TOKEN_BUDGET,
         policy="fcfs" if fast else one_of("fcfs", "priority"),
@@ -102,6 +104,9 @@ def _token_budget(one_of: Any, fast: bool) -> SchedulerRules:
         enable_chunked_prefill=one_of(True, True, True, False),
         long_prefill_token_threshold=0 if fast else one_of(0, 0, 10),
         long_prefill_threshold_when_alone=one_of(False, True),
+        long_prefill_token_threshold_adaptive=one_of(False, True),
+        max_num_active_seqs=one_of(0, 0, 4),
+        prefill_schedule_interval=1 if fast or forks else one_of(1, 1, 2, 5),
         reserve_full_isl=one_of(False, True),
         watermark=one_of(0.0, 0.0, 0.1),
         self_preemption_ends_step=one_of(False, True),

@@ -63,7 +63,7 @@ class EngineStream:
         self.ids = list(ids)
         self.index = {name: i for i, name in enumerate(self.ids)}
         self.requests = request_table(asked)
-        self.engine = build_engine(share(self.requests, settings), settings, no_costs(), log=EVICTION_LOG)
+        self.engine = build_engine(share(self.requests, settings, refuse=False), settings, no_costs(), log=EVICTION_LOG)
         self.discipline = discipline_of(self.engine)
         self.block_tokens = settings.block_tokens
         state = fields_of(self.engine)

@@ -11,6 +11,7 @@ free, these before cancels; then the order in which the events came to be known.
 
 import heapq
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from .cost import HOST, Step
@@ -54,11 +55,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Options:
-    """capacity_tokens: a request that may need more is refused."""
+    """judge: (prompt, max_tokens, output) -> (max_tokens, output) as the engine takes it, or None: refused."""
 
     num_blocks: int
-    capacity_tokens: int
-    max_model_len: int
+    judge: Callable
     tokenize_ns_per_request: int = 0
     tokenize_ns_per_token: int = 0
     serial_tokenizer: bool = False
@@ -153,14 +153,14 @@ class TimedEngine:
                 self._successors[ask.after].append(request)
 
     def _new_row(self, request, ask, sample):
-        room = max(self.options.max_model_len - ask.num_prompt, 0)
+        max_tokens, num_output = self.options.judge(ask.num_prompt, ask.max_tokens, ask.output_tokens) or (0, 0)
         output = [(stream + sample if stream else 0, start, length) for stream, start, length in ask.output]
         row = Row(
             number=len(self.rows),
             runs=ask.prompt + output,
             num_prompt=ask.num_prompt,
-            num_output=min(ask.output_tokens, ask.max_tokens, room),
-            max_tokens=ask.max_tokens,
+            num_output=num_output,
+            max_tokens=max_tokens,
             namespace=ask.namespace,
             priority=ask.priority,
             arrival_ns=ask.arrival_ns,
@@ -291,8 +291,7 @@ class TimedEngine:
 
     def _arrive(self, row):
         ask, options = self.asks[row.request], self.options
-        whole = row.num_prompt + row.max_tokens
-        if row.num_output < 1 or whole > options.capacity_tokens or whole > options.max_model_len:
+        if row.num_output < 1:
             row.queued_ns = row.arrival_ns
             self._end(row, "refused", self.at, was_in_flight=False)
             return

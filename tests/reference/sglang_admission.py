@@ -36,6 +36,11 @@ class SchedulerConfig:
     in_batch_deprioritize_threshold: int = 32
     random_seed: int = 0
 
+    @property
+    def mixes(self) -> bool:
+        """Decodes join the steps of chunks; without chunks none do."""
+        return self.enable_mixed_chunk and self.chunked_prefill_size is not None
+
 
 # -- order of the waiting queue ----------------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ class SglangScheduler:
         batch.rows = [(r.id, r.num_prefix, r.num_extend) for r in batch.requests]
         self._note_hits(batch.requests)
         self.memory.allocate_prefill(batch.requests)
-        if self.config.enable_mixed_chunk and self.running.requests:
+        if self.config.mixes and self.running.requests:
             self._mix_with_running(batch)
         return batch
 
@@ -174,7 +174,7 @@ class SglangScheduler:
         return min(num_places, num_rows)
 
     def _admit(self) -> PrefillAdmission:
-        num_mixed = len(self.running.requests) if self.config.enable_mixed_chunk else 0
+        num_mixed = len(self.running.requests) if self.config.mixes else 0
         admission = PrefillAdmission(
             self.config,
             self.memory,
