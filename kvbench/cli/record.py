@@ -25,7 +25,15 @@ def record_command(
     """Record what a real engine's scheduler and cache do, for `kvbench verify golden`.
 
     The engine's public classes are led through generated operations, with a model that only emits given tokens: its
-    KV cache manager and scheduler (vllm), its radix tree (sglang). It has to be importable here; no GPU is used.
+    KV cache manager and scheduler (vllm 0.19, 0.33), its radix tree (sglang). It has to be importable here; no GPU is
+    used.
+
+    \b
+    For vLLM, in an environment of its own:
+      pip install kvbench torch                  torch for the CPU
+      pip install --no-deps vllm==0.33.0         or unpack its wheel on PYTHONPATH
+      pip install transformers pydantic msgspec cbor2 cachetools py-cpuinfo xgrammar llguidance
+                                                 and what its imports ask for next
     """
     from ..report.files import check_foreign
     from ..verify.record.recorder import record

@@ -169,7 +169,8 @@ class Engine:
     chunk          prefill-first: the slot that is in the middle of its prefill
     budget         prefill-first: see prefill_first.REM_*
     blocked_seq, blocked_need   token-budget: the head of the queue that found no memory, and what it needed
-    last_prefill, backlog   token-budget: the step that prefilled last, and whether it left somebody waiting
+    steps_planned, last_prefill, backlog   token-budget: steps that were not empty, the one of them that prefilled last,
+                   and whether the last that might prefill left somebody waiting
     carries_prefill, holds_prefill   whether this step prefills, and whether it may not (prefill_interval)
     ends, num_ends   prefill-first: see known_ends
     shuffle_state  of the random order. heads_seen: (heads,) the sort that saw a head last; num_sorts so far
@@ -233,6 +234,7 @@ class Engine:
     num_sorts: "i8"
     blocked_seq: "i8"
     blocked_need: "i8"
+    steps_planned: "i8"
     last_prefill: "i8"
     carries_prefill: "b1"
     holds_prefill: "b1"

@@ -53,8 +53,9 @@ def schedule(e):
         if not e.holds_prefill:
             e.backlog = e.num_waiting > 0
     drop_empty_rows(e)
+    e.steps_planned += np.int64(e.num_plan > 0)
     if e.carries_prefill:
-        e.last_prefill = e.num_steps + np.int64(e.num_plan > 0)
+        e.last_prefill = e.steps_planned
 
 
 @inline
@@ -71,7 +72,7 @@ def threshold_of(e):
 @jit
 def _holds_prefill(e):
     """Whether this step is for decodes alone: too soon after a prefill, no backlog, and somebody who decodes."""
-    if e.backlog or e.num_steps + 1 - e.last_prefill >= e.rules.prefill_interval:
+    if e.backlog or e.steps_planned + 1 - e.last_prefill >= e.rules.prefill_interval:
         return False
     slot = e.slots.head
     while slot != NO_SLOT:

@@ -25,7 +25,7 @@ class VllmScheduler(SchedulerStream):
     PARAMS: ClassVar[frozenset[str]] = frozenset(
         "block_size num_blocks max_num_seqs max_num_batched_tokens max_model_len enable_chunked_prefill "
         "enable_prefix_caching policy long_prefill_token_threshold scheduler_reserve_full_isl max_num_active_seqs "
-        "long_prefill_token_threshold_adaptive prefill_schedule_interval".split()
+        "long_prefill_token_threshold_adaptive prefill_schedule_interval watermark".split()
     )
     FIXED: ClassVar[dict[str, Any]] = {"async_scheduling": False}
 
@@ -41,6 +41,7 @@ class VllmScheduler(SchedulerStream):
             long_prefill_token_threshold_adaptive=p.get("long_prefill_token_threshold_adaptive", False),
             max_num_active_seqs=p.get("max_num_active_seqs") or 0,
             prefill_schedule_interval=p.get("prefill_schedule_interval", 1),
+            watermark=p.get("watermark", 0.0),
             reserve_full_isl=p["scheduler_reserve_full_isl"],
             self_preemption_ends_step=old,
         )

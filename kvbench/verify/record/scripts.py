@@ -7,7 +7,7 @@ is not computed, a request that finished is not aborted. A row's `out` names wha
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,22 @@ def scheduler_script(seed: int, number: int, operations: int) -> Script:
     return Script(name, "v1_scheduler", header, lambda: _steps(requests, listed))
 
 
+def cadence_script(seed: int, number: int, operations: int) -> Script:
+    """The same with the rules that vLLM has only since 0.33."""
+    script = scheduler_script(seed, 1000 + number, operations)
+    rng = np.random.default_rng([seed, 6, number])
+    params = script.header["params"]
+    few = [None, 2, 4]
+    params |= {
+        "max_num_active_seqs": few[int(rng.integers(0, 3))],
+        "long_prefill_token_threshold": int(rng.choice([0, 4, 12])),
+        "long_prefill_token_threshold_adaptive": bool(rng.random() < 0.5),
+        "prefill_schedule_interval": int(rng.choice([1, 2, 3, 6])),
+        "watermark": float(rng.choice([0.0, 0.0, 0.05, 0.2])),
+    }
+    return replace(script, name=f"vllm_sched_cadence_{number:02d}_{params['policy']}")
+
+
 def _requests(rng: np.random.Generator, count: int, longest: int, urgent: bool) -> list[Fields]:
     prompts = Prompts(rng, 400, longest // 2)
     requests, step = [], 0
@@ -236,7 +252,7 @@ def _radix_rows(rng: np.random.Generator, operations: int, page: int, namespaces
 
 
 SCRIPTS: dict[str, tuple[Callable[[int, int, int], Script], ...]] = {
-    "vllm": (manager_script, scheduler_script),
+    "vllm": (manager_script, scheduler_script, cadence_script),
     "sglang": (radix_script,),
 }
 """Engine -> makers of scripts: (seed, number of the stream, operations)."""
