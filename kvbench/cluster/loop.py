@@ -39,8 +39,9 @@ from ..engine.step import (
 )
 from ..engine.step import PLANNED as STEP_PLANNED
 from ..scheduler.backup import next_end
-from ..scheduler.mail import ACCEPT, LEAVE, is_unread, post, take
+from ..scheduler.mail import ACCEPT, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
+from ..scheduler.queues import take_ended
 from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, STUCK, TOKENIZING
 from .world import World
 
@@ -83,7 +84,7 @@ def _happen(w):
         arrive(c, subject, now)
     elif kind == READY:
         if c.seqs.state[subject] == TOKENIZING:  # else cancelled meanwhile
-            k = np.int64(0)
+            k = np.int64(0)  # a world has one engine so far: nobody has to choose
             c.seqs.state[subject] = ROUTED
             c.seqs.engine[subject] = k
             _tell(w, k, ACCEPT, subject, now)
@@ -98,11 +99,10 @@ def _happen(w):
 
 
 @jit
-def read_outbox(w, e):
-    """What has happened in an engine reaches the clients."""
-    while is_unread(e.outbox):
-        _, seq = take(e.outbox)
-        ended(w.clients, seq)
+def tell_ends(w, e):
+    """The clients hear of the sequences of an engine that are over, in the order in which they ended."""
+    while e.ended_head != NO_SEQ:
+        ended(w.clients, take_ended(e))
 
 
 @jit
@@ -112,12 +112,21 @@ def _unstick(w):
         e = w.engines[k]
         e.now = max(e.now, w.now)
         if drop_head(e):
-            read_outbox(w, e)
+            tell_ends(w, e)
             w.ready[k] = e.now
             return True
-        if e.queue_head == NO_SEQ:
-            e.fault = STUCK
+    w.engines[w.at].fault = STUCK
     return False
+
+
+@inline
+def land_step(w, e):
+    """The step of the engine that has its turn is over: it may plan the next one."""
+    land(e, w.commits[w.at])
+    tell_ends(w, e)
+    w.stepping[w.at] = 0
+    w.ready[w.at] = e.now
+    w.now = max(w.now, e.now)
 
 
 @inline
@@ -125,7 +134,7 @@ def _nothing_planned(w, e, k, status):
     """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for a change."""
     w.ready[k] = NEVER_NS
     if status == EMPTY:
-        read_outbox(w, e)  # a retraction gave up on the last one that ran
+        tell_ends(w, e)  # a retraction gave up on the last one that ran
         e.empty_plans += 1
         if e.empty_plans <= _EMPTY_PLANS:
             w.ready[k] = e.now
@@ -159,10 +168,7 @@ def _advance(w, until_ns, max_steps, measured):
             continue
         if w.stepping[k] == 1:
             w.at = k
-            land(e, w.commits[k])
-            read_outbox(w, e)
-            w.stepping[k] = 0
-            w.now = max(w.now, at)
+            land_step(w, e)
             steps += 1
             if e.fault != NO_FAULT:
                 return FAULT
@@ -172,8 +178,8 @@ def _advance(w, until_ns, max_steps, measured):
         w.at, e.now = k, at
         if not read_inbox(e, w.cancels[k]):
             return CONTROL
-        if is_unread(e.outbox):
-            read_outbox(w, e)
+        if e.ended_head != NO_SEQ:
+            tell_ends(w, e)
             continue
         status = plan_step(e, w.schedules[k])
         if e.fault != NO_FAULT:

@@ -67,38 +67,23 @@ def _listed(values: Sequence[Any], kind: str) -> Any:
     """A list that jitted code can hold. It is filled there: from Python, a list compiles itself at every start."""
     if PLAIN:
         return list(values)
-    made, add = _list_verbs(kind)
-    out = made()
-    for value in values:
-        add(out, value)
+    begun, added = _list_makers(kind)
+    out = begun(values[0])
+    for value in values[1:]:
+        added(out, value)
     return out
 
 
 @cache
-def _list_verbs(kind: str) -> tuple[Any, Any]:
+def _list_makers(kind: str) -> tuple[Any, Any]:
     of: Any = {"engines": ENGINES, "verbs": VERBS, "cancels": CANCELS}[kind]
-    item = of.dtype
-    makers = {"engines": _no_engines, "verbs": _no_verbs, "cancels": _no_cancels}
-    made = njit(of(), cache=True)(makers[kind])
-    add = njit(types.void(of, item), cache=True)(_add)
-    return made, add
+    return njit(of(of.dtype), cache=True)(_list_of), njit(types.void(of, of.dtype), cache=True)(_add)
 
 
-_ENGINE = None if PLAIN else ENGINES.dtype
-_VERB = None if PLAIN else VERBS.dtype
-_CANCEL = None if PLAIN else CANCELS.dtype
-
-
-def _no_engines():
-    return List.empty_list(_ENGINE)
-
-
-def _no_verbs():
-    return List.empty_list(_VERB)
-
-
-def _no_cancels():
-    return List.empty_list(_CANCEL)
+def _list_of(value):
+    values = List()
+    values.append(value)
+    return values
 
 
 def _add(values, value):

@@ -31,7 +31,19 @@ from .cache_folder import cache_root, choose_cache
 PLAIN = bool(numba_config.DISABLE_JIT)
 """True when NUMBA_DISABLE_JIT=1: the same code runs as plain Python."""
 
-_JITTED_ROOMS = ("core", "kernels", "costs", "memory", "prefix", "scheduler", "engine", "offline")
+_JITTED_ROOMS = (
+    "core",
+    "kernels",
+    "costs",
+    "memory",
+    "prefix",
+    "scheduler",
+    "client",
+    "engine",
+    "cluster",
+    "measured",
+    "offline",
+)
 """Rooms whose code may end up in machine code; a test compares this with where `core.jit` is imported."""
 
 _FLAGS = ("BOUNDSCHECK", "OPT", "DEBUG_NRT", "CPU_NAME", "CPU_FEATURES", "LOOP_VECTORIZE", "SLP_VECTORIZE")

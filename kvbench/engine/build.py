@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,18 @@ _RECOMPUTE_TOKENS = 2048
 """A prefill step in which weights are read once for many tokens; a lone block would be charged for all of them."""
 
 _RING_ORDERS = ("append", "sorted-front")
+
+
+COUNTED_FROM_ZERO = (
+    "num_plan batch_size batch_is_full num_ends num_sorts blocked_need num_leavers num_victims "
+    "num_waiting now began evicted_before control num_done decode_seqs decode_rows decode_context "
+    "prefill_seqs prefill_tokens table_blocks context num_flight device_end host_ns exposed_ns device_ns "
+    "step_clock decode_clock step_prefill_ns step_model_ns flight_prefill_ns num_copies copy_bytes "
+    "copied_blocks num_forks shared_slack internal_slots external_slots num_steps decode_steps "
+    "prefill_steps sum_prefill_tokens sum_decode_tokens matched_tokens admitted_tokens recomputed_tokens "
+    "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans"
+).split()
+"""Scalars of an engine that are 0 at t = 0. One that stands nowhere is an error, not a zero."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,7 @@ def build_engine(
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
     policy = eviction(settings)
     block_ns = block_costs(policy, costs, bt, max_blocks)
-    fields = {
+    parts = {
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
         "rules": _rules(settings, prefill_first),
@@ -127,6 +140,25 @@ def build_engine(
             np.empty((1024 if settings.record_steps else 0, len(STEP_COLUMNS)), np.int64),
             0,
         ),
+        "inbox": make_mail(),
+        "ended_head": NO_SEQ,
+        "ended_tail": NO_SEQ,
+        "number": number,
+        "ratio": _ratio_start(settings),
+        "shuffle_state": np.uint64(settings.seed % (1 << 63)),
+        "record_steps": settings.record_steps,
+        "overlap": settings.overlap,
+        "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
+        "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
+        "beam_rank": np.arange(num) - seqs.first[seqs.request],
+    }
+    values = dict.fromkeys(COUNTED_FROM_ZERO, 0) | _scratch(settings, num_slots, max_blocks) | parts
+    return Engine(*(values[name] for name in Engine.fields))
+
+
+def _scratch(settings: EngineSettings, num_slots: int, max_blocks: int) -> dict[str, Any]:
+    """What a step writes anew, and lists that are empty."""
+    return {
         "plan": np.zeros((num_slots + 4, 4), np.int64),
         "keys": np.zeros(max(max_blocks, num_slots) + 64, np.int64),
         "query": np.zeros(QUERY_SIZE, np.float64),
@@ -134,35 +166,23 @@ def build_engine(
         "resources": np.zeros(NUM_RESOURCES, np.int64),
         "batch": np.zeros(num_slots + 4, np.int64),
         "chunk": NO_SLOT,
-        "ratio": _ratio_start(settings),
         "budget": np.zeros(4, np.float64),
         "blocked_seq": NO_SEQ,
         "last_prefill": -rules.prefill_schedule_interval,
         "ends": np.zeros((2, 2 * num_slots + 8), np.int64),
-        "shuffle_state": np.uint64(settings.seed % (1 << 63)),
-        "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
         "due_blocks": np.zeros(num_slots + 4, np.int32),
         "leavers": np.zeros(num_slots + 4, np.int64),
-        "number": number,
-        "inbox": make_mail(),
-        "outbox": make_mail(),
         "victims": np.zeros(num_slots + 4, np.int64),
-        "record_steps": settings.record_steps,
-        "overlap": settings.overlap,
         "flight": np.zeros((num_slots + 4 if settings.overlap else 1, 3), np.int64),
-        "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
         "kept_head": NO_SLOT,
         "kept_tail": NO_SLOT,
-        "beam_rank": np.arange(num) - seqs.first[seqs.request],
         "copies": np.zeros((num_slots + 4, 2), np.int64),
         "forks": np.zeros((num_slots + 4, 3), np.int64),
         "queue_head": NO_SEQ,
         "queue_tail": NO_SEQ,
-        "empty_plans": 0,
         "fault": NO_FAULT,
         "fault_seq": NO_SEQ,
     }
-    return Engine(*(fields.get(name, 0) for name in Engine.fields))
 
 
 def _ratio_start(settings: EngineSettings) -> float:
@@ -275,7 +295,18 @@ def _sequences(requests: Requests, settings: EngineSettings, taken: Arrivals) ->
         "child": child,
         "sibling": sibling,
     }
-    unset = ("engine", "slot", "queued", "scheduled", "first_token", "last_token", "finish", "queue_next", "queue_prev")
+    unset = (
+        "engine",
+        "slot",
+        "queued",
+        "scheduled",
+        "first_token",
+        "last_token",
+        "finish",
+        "queue_next",
+        "queue_prev",
+        "ended_next",
+    )
     arrays = []
     for name in Sequences.fields:
         if name in given:

@@ -6,9 +6,9 @@ from ..core.jit import entry
 from ..scheduler import calendar
 from ..scheduler.backup import end_copies
 from ..scheduler.lifecycle import accept
-from ..scheduler.mail import is_unread, take
+from ..scheduler.queues import take_ended
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import NEXT, NO_SLOT, ROUTED
+from ..scheduler.state_columns import NEXT, NO_SEQ, NO_SLOT, ROUTED
 from . import step
 from .disciplines import discipline_of
 
@@ -39,8 +39,8 @@ def drain_copies(e):
 @entry
 def settle(e):
     """What the engine tells of is heard by nobody."""
-    while is_unread(e.outbox):
-        take(e.outbox)
+    while e.ended_head != NO_SEQ:
+        take_ended(e)
 
 
 @entry

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..core.jit import inline, jit, struct
 from ..core.units import NEVER_NS
+from .rows import doubled
 
 _TIME, KIND, _NUMBER, _SUBJECT = range(4)
 
@@ -48,11 +49,7 @@ def push_event(heap, time_ns, kind, subject):
     """Add an event. O(log n); the heap grows as needed."""
     at = heap.size
     if at == heap.rows.shape[0]:
-        larger = np.zeros((2 * at, 4), np.int64)
-        for i in range(at):
-            for column in range(4):
-                larger[i, column] = heap.rows[i, column]
-        heap.rows = larger
+        heap.rows = doubled(heap.rows)
     rows = heap.rows
     rows[at, _TIME] = time_ns
     rows[at, KIND] = kind

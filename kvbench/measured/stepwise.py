@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from numba import njit, types
 
-from ..cluster.loop import advance, read_outbox
+from ..cluster.loop import advance, land_step
 from ..cluster.world import World
-from ..core.jit import PLAIN, entry, inline
-from ..engine.step import STEP_USED, STEP_WASTE, execute, lag, land, run_for
+from ..core.jit import PLAIN, entry
+from ..engine.step import STEP_USED, STEP_WASTE, execute, lag, run_for
 from ..scheduler.spent import scaled
 from ..scheduler.state import Engine
 
@@ -62,22 +62,14 @@ def _complete(w, host, device):
         e.step_prefill_ns = scaled(e.step_prefill_ns, e.step_model_ns, host + device)
     run_for(e, host, device, e.pool.evicted - e.evicted_before)
     w.watches[w.at](e)
-    _land(w, e)
+    land_step(w, e)
 
 
 def _wait(w):
     """The step that ran has ended, and nothing was planned beside it."""
     e = w.engines[w.at]
     lag(e)
-    _land(w, e)
-
-
-@inline
-def _land(w, e):
-    land(e, w.commits[w.at])
-    read_outbox(w, e)
-    w.ready[w.at] = e.now
-    w.now = max(w.now, e.now)
+    land_step(w, e)
 
 
 @entry

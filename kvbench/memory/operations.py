@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inline, jit, struct
+from ..kernels.rows import doubled
 
 # Columns of Operations.rows.
 OP_SEQ, OP_END, OP_FIRST, OP_COUNT, OP_NODE = range(5)
@@ -48,7 +49,7 @@ def make_operations(ns_per_block: int, fence: bool = True) -> Operations:
 
 @jit
 def begin(ops, pool, seq, row, start, stop, node, now):
-    """Hand row[start:stop] to the queue at `now`. Returns the time at which it will be done."""
+    """Hand row[start:stop] to the queue at `now`."""
     _make_room(ops, stop - start)
     rows, blocks, in_flight = ops.rows, ops.blocks, pool.in_flight
     at, first = ops.tail, ops.filled
@@ -64,7 +65,6 @@ def begin(ops, pool, seq, row, start, stop, node, now):
     ops.idle_at = end
     ops.moved += stop - start
     ops.busy_ns += took
-    return end
 
 
 @inline
@@ -84,11 +84,7 @@ def _make_room(ops, num_blocks):
     if ops.head == ops.tail:
         ops.head = ops.tail = ops.filled = 0
     if ops.tail == ops.rows.shape[0]:
-        rows = np.zeros((2 * ops.tail, 5), np.int64)
-        for i in range(ops.tail):
-            for column in range(5):
-                rows[i, column] = ops.rows[i, column]
-        ops.rows = rows
+        ops.rows = doubled(ops.rows)
     if ops.filled + num_blocks > ops.blocks.size:
         blocks = np.zeros(2 * (ops.filled + num_blocks), np.int32)
         for i in range(ops.filled):

@@ -25,8 +25,7 @@ from ..engine.settings import EngineSettings
 from ..engine.step import go_idle, is_idle
 from ..scheduler import kv
 from ..scheduler.lifecycle import close_sequence, drop_waiting
-from ..scheduler.mail import is_unread, take
-from ..scheduler.queues import queue_back
+from ..scheduler.queues import queue_back, take_ended
 from ..scheduler.state import Engine, set_state
 from ..scheduler.state_columns import (
     BLOCKS,
@@ -84,8 +83,8 @@ def _run_alone(e, order, schedule, commit):
         for seq in range(q.first[request], q.first[request + 1]):
             _arrive(e, seq)
         _run_out(e, schedule, commit)
-        while is_unread(e.outbox):  # nobody asks
-            take(e.outbox)
+        while e.ended_head != NO_SEQ:  # nobody asks
+            take_ended(e)
         if e.fault != NO_FAULT:
             return request
         q.pending[q.lead[request]] -= q.first[request + 1] - q.first[request]

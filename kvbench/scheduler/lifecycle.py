@@ -10,9 +10,7 @@ import numpy as np
 from ..core.jit import inline, jit
 from . import kv
 from .calendar import note_gap
-from .mail import ENDED as ENDED_MAIL
-from .mail import post
-from .queues import close_slot, open_slot, queue_back, queue_by_urgency, queue_front, queue_remove
+from .queues import close_slot, ended_append, open_slot, queue_back, queue_by_urgency, queue_front, queue_remove
 from .spent import note_admission, note_decode, note_end, note_preemption
 from .state import set_state
 from .state_columns import (
@@ -141,7 +139,7 @@ def close_sequence(e, seq, state):
     note_end(e, seq)
     q = e.seqs
     q.finish[seq] = e.now + e.stages.delay_ns if state == FINISHED else e.now
-    post(e.outbox, ENDED_MAIL, seq)
+    ended_append(e, seq)
     e.num_done += 1
 
 

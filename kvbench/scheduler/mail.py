@@ -1,4 +1,4 @@
-"""Mail of an engine: what reaches it is read between two steps, what happens in it is told after one.
+"""Mail of an engine: what reaches it is read between two steps.
 
 An engine whose loop reads its inbox between steps sees at the end of a step all that came meanwhile, in order.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inline, jit, struct
+from ..kernels.rows import doubled
 
 # Kinds. Typed, since every literal would compile a callee of its own.
-ACCEPT, LEAVE, CONTROL, ENDED = np.arange(4)
+ACCEPT, LEAVE, CONTROL = np.arange(3)
 # ACCEPT   a sequence is given to it. LEAVE: a sequence is cancelled
 # CONTROL  something for Python, which acts between two steps
-# ENDED    a sequence is over
 
 _KIND, _SUBJECT = range(2)
 
@@ -35,11 +35,7 @@ def make_mail() -> Mail:
 def post(mail, kind, subject):
     """Add a row. The box grows as needed."""
     if mail.num == mail.rows.shape[0]:
-        larger = np.zeros((2 * mail.num, 2), np.int64)
-        for i in range(mail.num):
-            for column in range(2):
-                larger[i, column] = mail.rows[i, column]
-        mail.rows = larger
+        mail.rows = doubled(mail.rows)
     mail.rows[mail.num, _KIND] = kind
     mail.rows[mail.num, _SUBJECT] = subject
     mail.num += 1

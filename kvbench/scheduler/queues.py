@@ -89,6 +89,28 @@ def queue_remove(e, seq):
     e.num_waiting -= 1
 
 
+# ---------------------------------------------------------------- the ended, until the clients know
+
+
+@inline
+def ended_append(e, seq):
+    if e.ended_tail == NO_SEQ:
+        e.ended_head = seq
+    else:
+        e.seqs.ended_next[e.ended_tail] = seq
+    e.ended_tail = seq
+
+
+@inline
+def take_ended(e):
+    """The first of the list; there has to be one."""
+    seq = e.ended_head
+    e.ended_head = e.seqs.ended_next[seq]
+    if e.ended_head == NO_SEQ:
+        e.ended_tail = NO_SEQ
+    return seq
+
+
 # ---------------------------------------------------------------- slots and the running list
 
 

@@ -37,7 +37,7 @@ class Sequences:
     asked        1 = its first admission looked for its prompt; who waits for another's prompt (FOLLOWS) asks for none
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
-    queue_next, queue_prev   the waiting list
+    queue_next, queue_prev   the waiting list. ended_next: the list of the ended, see queues
     namespace, root   where it looks for its prefix, and where it found it: a flush gives a namespace another number
     engine       the one that it was given to; -1: none yet
     first        (requests + 1,): its sequences
@@ -61,6 +61,7 @@ class Sequences:
     generated: "i8[::1]"
     queue_next: "i8[::1]"
     queue_prev: "i8[::1]"
+    ended_next: "i8[::1]"
     arrival: "i8[::1]"
     queued: "i8[::1]"
     scheduled: "i8[::1]"
@@ -177,7 +178,8 @@ class Engine:
     due_blocks     (slots,) scratch of a decode step
     leavers        (slots,) prefill-first: slots in the running list that have ended; num_leavers of them
     victims        (slots,) sequences preempted in this step, in order
-    inbox          what has reached it since its step began; outbox: what has happened in it, to be told
+    inbox          what has reached it since its step began
+    ended_head, ended_tail   the list of sequences that are over and of which the clients have not been told
     num_done       sequences that ended here
     began          when the step under way began; evicted_before: blocks evicted before it was planned
     control        what Python has to do, a number of its own
@@ -250,7 +252,8 @@ class Engine:
     num_waiting: "i8"
     number: "i8"
     inbox: "Mail"
-    outbox: "Mail"
+    ended_head: "i8"
+    ended_tail: "i8"
     now: "i8"
     began: "i8"
     evicted_before: "i8"

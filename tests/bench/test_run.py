@@ -90,7 +90,7 @@ def test_some_refused_is_a_warning_and_all_refused_an_error():
 def test_the_budget_of_memory_adds_up():
     result = run(configured())
     lines = {line.name: line.num_bytes for line in result.record.memory}
-    used = lines["weights"] + lines["KV"] + lines["reserved"] + lines["metadata"]
+    used = lines["weights"] + lines["KV"] + lines["reserved"] + lines["tables"]
     assert used <= lines["usable"] < used + 16 * 131072
     more = run(configured("cache.blocks=40000"))
     assert "MORE than" in next(line.note for line in more.record.memory if line.name == "KV")

@@ -237,7 +237,7 @@ def test_nothing_is_held_at_the_end():
         simulation = Simulation(request_table(mixed_asks()), system, small_tables())
         finish(simulation)
         e = simulation.engine
-        assert e.slots.holders == e.slots.running == e.num_waiting == 0
+        assert e.slots.holders == e.slots.running == e.num_waiting == simulation.world.clients.events.size == 0
         assert e.tree.protected == 0
         assert int(e.pool.refs.sum()) == 0
         assert e.pool.num_free + e.tree.evictable == e.pool.num_blocks
