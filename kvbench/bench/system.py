@@ -36,7 +36,16 @@ OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
         "cache.free_order": ("auto", "tail", "unhashed-first"),
     },
     PREFILL_FIRST: {
-        "scheduler.policy": ("fcfs", "lpm", "dfs-weight", "lof", "random", "priority"),
+        "scheduler.policy": (
+            "fcfs",
+            "lpm",
+            "dfs-weight",
+            "lof",
+            "hrrn",
+            "shortest-prefill-first",
+            "random",
+            "priority",
+        ),
         "cache.free_order": ("auto", "append", "sorted-front"),
     },
 }
@@ -132,6 +141,17 @@ def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs
     return max(round(budget.block_bytes / bandwidth * 1e9), 1)
 
 
+def _check_tlru(config: Config) -> None:
+    where = config.where["cache.eviction"]
+    if config["cache.kind"] != "radix":
+        raise UsageError(f"{where}: cache.eviction = tlru looks at whole conversations; it needs cache.kind = radix")
+    if config["cache.tlru_threshold"] <= config["cache.tlru_next_prompt_estimate"]:
+        raise UsageError(
+            f"{where}: cache.eviction = tlru drops nothing before the rest unless cache.tlru_threshold is above "
+            "cache.tlru_next_prompt_estimate; set the tokens that a turn may compute within its TTFT"
+        )
+
+
 def _step_after_step(config: Config) -> Config:
     """A preset's overlap gives way to rules that know none; where somebody asked for it, that is an error."""
     serial = config["batching"] == "static" or config["cache.copy_on_write"] or config["cache.allocation"] != "paged"
@@ -153,6 +173,8 @@ def _check_runnable(config: Config) -> None:
                 f"{config.where[name]}: {name} = {config[name]} is not a rule of scheduler.discipline = "
                 f"{discipline}; choose {', '.join(allowed)}"
             )
+    if config["cache.eviction"] == "tlru":
+        _check_tlru(config)
     if config["cache.kind"] == "none" and config["cache.eviction"] not in ("", "lru"):
         raise UsageError(
             f"{config.where['cache.eviction']}: cache.eviction = {config['cache.eviction']} needs "
@@ -198,17 +220,11 @@ def engine_limits(config: Config) -> EngineLimits:
 def _settings(config: Config, costs: CostSettings, budget: MemoryBudget, record_steps: bool) -> EngineSettings:
     return EngineSettings(
         scheduler=_scheduler_rules(config.section("scheduler")),
-        cache=CacheRules(
-            kind=config["cache.kind"],
+        cache=replace(
+            _cache_rules(config.section("cache")),
             num_blocks=config["cache.blocks"],
-            eviction=config["cache.eviction"],
-            free_order=config["cache.free_order"],
             state=_state_at_start(config),
-            unregister_unwritten=config["cache.unregister_unwritten"],
-            copy_on_write=config["cache.copy_on_write"],
-            allocation=config["cache.allocation"],
             block_bytes=budget.block_bytes,
-            hit_same_step=config["cache.hit_same_step"],
         ),
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
@@ -250,6 +266,10 @@ def _scheduler_rules(values: Mapping[str, Any]) -> SchedulerRules:
     if rules["discipline"] == PREFILL_FIRST and not rules["enable_chunked_prefill"]:
         rules["chunked_prefill_size"] = 0  # to the engine 0 is off; to a user it is "by device memory"
     return SchedulerRules(**rules)
+
+
+def _cache_rules(values: Mapping[str, Any]) -> CacheRules:
+    return CacheRules(**{f.name: values[f.name] for f in fields(CacheRules) if f.name in values})
 
 
 def _is_closed_loop(config: Config) -> bool:

@@ -18,7 +18,7 @@ from ..prefix.block_hash import make_map
 from ..prefix.eviction.own_file import find_policy
 from ..prefix.eviction.policies import Policy
 from ..prefix.keys import BlockKeys, block_keys
-from ..prefix.radix import make_tree
+from ..prefix.radix import RadixTree, make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.mail import make_mail
 from ..scheduler.shadow import make_shadow
@@ -35,7 +35,7 @@ from ..scheduler.state_columns import (
     PLANTED,
     TRANSITIONS,
 )
-from ..scheduler.waiting_order import LPM, ORDERS, order_of
+from ..scheduler.waiting_order import HRRN, LPM, ORDERS, SHORTEST_PREFILL, order_of
 from .arrival import TAKEN, Arrivals, arrivals, is_sglang
 from .forking import check_requests, with_beams
 from .lineage import lineage_table
@@ -57,7 +57,8 @@ COUNTED_FROM_ZERO = (
     "step_clock decode_clock step_prefill_ns step_model_ns flight_prefill_ns num_copies copy_bytes "
     "copied_blocks num_forks shared_slack internal_slots external_slots num_steps decode_steps "
     "prefill_steps sum_prefill_tokens sum_decode_tokens matched_tokens admitted_tokens recomputed_tokens "
-    "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans"
+    "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans "
+    "batch_tokens running_tokens processed_tokens num_queued num_sightings steps_planned"
 ).split()
 """Scalars of an engine that are 0 at t = 0. One that stands nowhere is an error, not a zero."""
 
@@ -116,7 +117,7 @@ def build_engine(
         "slots": _slots(num_slots, max_blocks),
         "rules": _rules(settings, prefill_first),
         "pool": make_pool(blocks, free_order(settings)),
-        "tree": make_tree(blocks, policy, log, block_ns, settings.seed) if kind == "radix" else make_tree(1, "lru"),
+        "tree": radix_tree(settings, blocks, policy, block_ns, log) if kind == "radix" else make_tree(1, "lru"),
         "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
         "block_keys": shared.block_keys,
         "calendar": make_calendar(fast, bt, num_slots),
@@ -168,7 +169,10 @@ def _scratch(settings: EngineSettings, num_slots: int, max_blocks: int) -> dict[
         "chunk": NO_SLOT,
         "budget": np.zeros(4, np.float64),
         "blocked_seq": NO_SEQ,
-        "last_prefill": -rules.prefill_schedule_interval,
+        "backlog": False,
+        "carries_prefill": False,
+        "holds_prefill": False,
+        "last_prefill": -settings.scheduler.prefill_schedule_interval,
         "ends": np.zeros((2, 2 * num_slots + 8), np.int64),
         "due_blocks": np.zeros(num_slots + 4, np.int32),
         "leavers": np.zeros(num_slots + 4, np.int64),
@@ -225,6 +229,13 @@ def free_order(settings: EngineSettings) -> str:
     if settings.cache.kind == "radix":
         return "append" if settings.block_tokens == 1 else "sorted-front"
     return "unhashed-first"
+
+
+def radix_tree(settings: EngineSettings, blocks: int, policy: Policy, block_ns: I64, log: int = 0) -> RadixTree:
+    """An empty tree for so many blocks under the rules of the settings."""
+    cache = settings.cache
+    tail = max(cache.tlru_threshold - cache.tlru_next_prompt_estimate, 0) // settings.block_tokens
+    return make_tree(blocks, policy, log, block_ns, settings.seed, keeps_age=cache.split_keeps_age, tail=tail)
 
 
 def eviction(settings: EngineSettings) -> Policy:
@@ -323,7 +334,10 @@ def _heads(requests: Requests, settings: EngineSettings) -> I64:
     """
     request = np.repeat(np.arange(len(requests)), requests.samples)
     s = settings.scheduler
-    if order_of(s.policy, settings.cache.kind) != LPM or s.in_batch_deprioritize_threshold == 0:
+    if (
+        order_of(s.policy, settings.cache.kind) not in (LPM, HRRN, SHORTEST_PREFILL)
+        or s.in_batch_deprioritize_threshold == 0
+    ):
         return np.zeros(request.size, np.int64)
     keys = block_keys(requests, s.in_batch_deprioritize_threshold)
     has_one = np.diff(keys.offset) > 0
@@ -393,6 +407,20 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "prefill_max": s.prefill_max_requests,
         "lpm_fallback": s.lpm_fallback_waiting,
         "ignore_eos": s.ignore_eos,
+        "ignore_eos_in_full": s.ignore_eos_in_full,
+        "ignore_eos_block": s.ignore_eos_block,
+        "drop_ended_each_step": s.drop_ended_each_step,
+        "full_only_beside_others": s.full_only_beside_others,
+        "chunks_bound_input": s.chunks_bound_input,
+        "chunk_takes_one_place": s.chunk_takes_one_place,
+        "mixed_needs_memory": s.mixed_needs_memory,
+        "stop_when_spent": s.stop_when_spent,
+        "match_all_but_last": s.match_all_but_last,
+        "waiting_refresh": s.waiting_refresh_interval,
+        "retract_by_priority": s.retraction_policy == "priority",
+        "evict_shortfall": settings.cache.evict_shortfall,
+        "split_at_prompt": settings.cache.split_at_prompt,
+        "count_hits_once": settings.cache.count_hits_once,
         "copy_on_write": settings.cache.copy_on_write,
         "allocation": ALLOCATIONS[settings.cache.allocation],
         "beam_width": settings.beam.width,

@@ -11,6 +11,7 @@ from ..core.jit import entry
 from ..memory.pool import ring_give, ring_take
 from ..prefix import radix
 from ..prefix.keys import fill_keys
+from ..scheduler import prefill_first
 from ..scheduler.lifecycle import admit, end
 from ..scheduler.prefill_admission import (
     CHUNK_LEFT,
@@ -30,7 +31,7 @@ from ..scheduler.state_columns import (
     PLAN_SLOT,
     PLAN_TOKENS,
 )
-from ..scheduler.waiting_order import FCFS, sort_waiting
+from ..scheduler.waiting_order import FCFS, refresh_waiting, sort_waiting
 
 NOT_ADMITTED = -1
 
@@ -40,6 +41,14 @@ def sort(e):
     """Bring the waiting list into the policy's order."""
     if e.rules.order != FCFS:
         sort_waiting(e)
+    else:
+        refresh_waiting(e)
+
+
+@entry
+def make_room(e, tokens):
+    """Evict, as an allocation of so many tokens does."""
+    prefill_first.make_room(e, tokens)
 
 
 @entry
@@ -49,8 +58,15 @@ def insert(e, seq, blocks):
     row = e.slots.table[peek_slot(e.slots)]
     ring_take(e.pool, row, 0, blocks)
     root = -1 - e.seqs.namespace[seq]
-    _, present = radix.insert(e.tree, e.pool, root, e.keys, row, np.int64(0), blocks, np.int64(0), np.int64(1))
+    _, present = radix.insert(e.tree, e.pool, root, e.keys, row, np.int64(0), blocks, np.int64(0), np.int64(0))
     return present
+
+
+@entry
+def age(e, seq, processed, processed_then):
+    """For hrrn: prefill tokens computed so far, and when this sequence joined the waiting list."""
+    e.processed_tokens = processed
+    e.seqs.processed_then[seq] = processed_then
 
 
 @entry

@@ -22,7 +22,7 @@ class SchedulerRules:
 
     discipline: str = TOKEN_BUDGET
     policy: str = "fcfs"
-    """token-budget: fcfs, priority. prefill-first: fcfs, lpm, dfs-weight, lof, random, priority."""
+    """token-budget: fcfs, priority. prefill-first: see scheduler.waiting_order."""
 
     # token-budget (vLLM)
     max_num_seqs: int = 1024
@@ -66,6 +66,18 @@ class SchedulerRules:
     lpm_fallback_waiting: int = 128
     """lpm falls back to fcfs with more requests waiting than this."""
     ignore_eos: bool = False
+    # What SGLang 0.5.23 does otherwise than 0.5.12; see scheduler.keys.
+    retraction_policy: str = "length"
+    drop_ended_each_step: bool = False
+    full_only_beside_others: bool = False
+    chunks_bound_input: bool = False
+    chunk_takes_one_place: bool = False
+    mixed_needs_memory: bool = False
+    stop_when_spent: bool = False
+    match_all_but_last: bool = False
+    ignore_eos_in_full: bool = False
+    ignore_eos_block: bool = False
+    waiting_refresh_interval: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,14 @@ class CacheRules:
     hit_same_step: bool = True
     """hash: a block can be hit in the step that computes it (vLLM); False: from the next step on. A radix tree
     shows a block only when it is computed."""
+    # radix (SGLang 0.5.23); see scheduler.keys
+    evict_shortfall: bool = False
+    split_keeps_age: bool = False
+    split_at_prompt: bool = False
+    count_hits_once: bool = False
+    tlru_threshold: int = 0
+    """tlru: tokens that a turn may compute within its time budget; of these the next prompt needs the estimate."""
+    tlru_next_prompt_estimate: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,6 +183,8 @@ def check_rules(settings: EngineSettings) -> None:
         raise UsageError("faults.no_fence takes away what copies wait for; it needs cache.backup = true")
     if "free_overlap_slot_twice" in settings.faults and not (settings.overlap and cache.kind == "radix"):
         raise UsageError("faults.free_overlap_slot_twice needs overlap = true and cache.kind = radix")
+    if settings.scheduler.policy == "shortest-prefill-first" and cache.kind != "radix":
+        raise UsageError("scheduler.policy = shortest-prefill-first needs cache.kind = radix: it asks what is cached")
     if settings.beam.width > 0 and not cache.copy_on_write:
         raise UsageError("beam.width needs cache.copy_on_write = true: beams fork at every step")
     if cache.copy_on_write and (not is_vllm or cache.kind == "radix"):

@@ -44,6 +44,7 @@ from .node import (
     PRIORITY,
     SEED,
     SHARED,
+    TAIL,
 )
 
 SLRU_PROTECTED_HITS = 2
@@ -86,16 +87,19 @@ class EvictionOrder:
     on_evict: "VERDICT_FUNCTION"
 
 
-def make_order(nodes: Any, capacity: int, policy: Policy, block_ns: Any = (), seed: int = 0) -> EvictionOrder:
+def make_order(
+    nodes: Any, capacity: int, policy: Policy, block_ns: Any = (), seed: int = 0, tail: int = 0
+) -> EvictionOrder:
     """An order of nothing yet over the records `nodes`.
 
     capacity   blocks of the cache. block_ns: (blocks,) int64 time to compute a block again, by its depth
+    tail       blocks at the end of a conversation that tlru may drop first
     raises     UsageError: the policy weighs recompute time and there is none
     """
     if policy.costs and len(block_ns) == 0:
         raise UsageError("cache.eviction weighs recompute time, and there are no step times to take it from")
     sums = np.concatenate(([0], np.cumsum(np.asarray(block_ns, np.int64)))) if policy.costs else np.zeros(1)
-    nodes[SHARED, CAPACITY], nodes[SHARED, SEED] = capacity, seed
+    nodes[SHARED, CAPACITY], nodes[SHARED, SEED], nodes[SHARED, TAIL] = capacity, seed, tail
     room = 2 * nodes.shape[0] + 60
     return EvictionOrder(
         nodes,

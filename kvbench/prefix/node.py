@@ -45,5 +45,5 @@ NO_NODE = 0
 SHARED = 0
 """The record of the policy itself."""
 
-CAPACITY, SEED = DEPTH, COST
-"""Of the shared record: blocks of the whole cache; what random draws start from."""
+CAPACITY, SEED, TAIL = DEPTH, COST, HITS
+"""Of the shared record: blocks of the whole cache; what random draws start from; blocks that tlru may drop."""

@@ -11,8 +11,9 @@ compacted when it is full: amortised O(1) per inserted block.
 What must always hold: a lock on a node is also counted by all its ancestors; evictable + protected is the
 number of blocks in the tree; siblings differ in their first key; only leaves without locks are evicted.
 
-source: SGLang's radix cache, in whole blocks (its pages). A split makes a new *upper* node with fresh stamps
-and copied lock, hits and priority; match and insert stamp every node of the path; only insert counts hits.
+source: SGLang's radix cache, in whole blocks (its pages). A split makes a new *upper* node with a fresh stamp of use
+and copied lock, hits and priority; its age is new too (0.5.12) or that of the whole (0.5.23, keeps_age). Match and
+insert stamp every node of the path; only insert counts hits.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class RadixTree:
     keys, blocks   the arena, (twice the blocks,); top = first free place
     free_nodes     stack of ids. order: who is evicted first, over the same records
     tell           what policies that are more than a stamp hear; see own_policy
-    evictable, protected   in blocks. clock: ticks once per stamp.
+    evictable, protected   in blocks. clock: ticks once per stamp. keeps_age: a split leaves its age to both parts
     log            (offset, length) of evicted nodes, in order; log_size of them; not written when it is empty
     """
 
@@ -66,6 +67,7 @@ class RadixTree:
     evictable: "i8"
     protected: "i8"
     clock: "i8"
+    keeps_age: "b1"
     inserted: "i8"
     evicted: "i8"
     evicted_nodes: "i8"
@@ -74,9 +76,16 @@ class RadixTree:
 
 
 def make_tree(
-    capacity: int, eviction: str | Policy, log_capacity: int = 0, block_ns: Any = (), seed: int = 0
+    capacity: int,
+    eviction: str | Policy,
+    log_capacity: int = 0,
+    block_ns: Any = (),
+    seed: int = 0,
+    *,
+    keeps_age: bool = False,
+    tail: int = 0,
 ) -> RadixTree:
-    """An empty tree that can hold `capacity` blocks. block_ns, seed: see leaf_heap.make_order."""
+    """An empty tree that can hold `capacity` blocks. block_ns, seed, tail: see leaf_heap.make_order."""
     capacity = max(capacity, 1)
     table_size = 1 << (2 * capacity).bit_length()
     nodes = np.zeros((capacity + 2, NODE_COLUMNS), np.int64)
@@ -90,11 +99,12 @@ def make_tree(
         np.arange(capacity + 1, 0, -1).astype(np.int32),
         capacity + 1,
         0,
-        make_order(nodes, capacity, policy, block_ns, seed),
+        make_order(nodes, capacity, policy, block_ns, seed, tail),
         tell_pointer(policy.code),
         0,
         0,
         0,
+        keeps_age,
         0,
         0,
         0,
@@ -208,6 +218,8 @@ def _split(tree, node, length):
     tree.table[at] = (tree.table[at] >> 32 << 32) | upper
     nodes[upper, PARENT] = parent
     nodes[upper, PLACE] = nodes[node, PLACE]
+    if tree.keeps_age:
+        nodes[upper, CREATED] = nodes[node, CREATED]
     nodes[upper, OFFSET] = offset
     nodes[upper, LENGTH] = length
     nodes[upper, LOCK] = nodes[node, LOCK]
@@ -294,23 +306,26 @@ def match(tree, namespace, keys, n, row):
 
 
 @entry
-def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
+def insert(tree, pool, node, keys, row, position, n, priority, counted):
     """Insert keys[0:n] with blocks row[0:n], of which keys[0:position] is the path to `node`.
 
     row      blocks of the part that was there already are replaced by the tree's; the caller's duplicates
              among row[position:present] are given back to the pool
     priority greater stays longer, under the policy that looks at it
+    counted  nodes that end within so many blocks get no hit: n for none, 0 for all of the path
     returns  (node that ends the path, blocks of keys[0:n] that were present)
     cost     O(n - position) and one step per node of the path
     """
     nodes, arena = tree.nodes, tree.keys
     tree.clock += 1
     tick = tree.clock
-    up = node
+    up, end = node, position
     while up > 0:
         nodes[up, ACCESS] = tick
         nodes[up, PRIORITY] = max(nodes[up, PRIORITY], priority)
-        nodes[up, HITS] += count_hit
+        if end > counted:
+            nodes[up, HITS] += 1
+        end -= nodes[up, LENGTH]
         up = nodes[up, PARENT]
     start = position
     changed = node
@@ -328,7 +343,8 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
             if nodes[lower, LOCK] == 0 and nodes[lower, CHILDREN] == 0:
                 offer(tree.order, lower, tick)
         nodes[child, PRIORITY] = max(nodes[child, PRIORITY], priority)
-        nodes[child, HITS] += count_hit
+        if position > counted:
+            nodes[child, HITS] += 1
         node = changed = child
         if common < length:
             break
@@ -337,12 +353,37 @@ def insert(tree, pool, node, keys, row, position, n, priority, count_hit):
     if position < n:
         node = _append(tree, node, keys, row, position, n)
         nodes[node, PRIORITY] = priority
-        nodes[node, HITS] = count_hit
+        nodes[node, HITS] = 1 if n > counted else 0
         _tell(tree, keys, INTRODUCED, node, position, n)
         offer(tree.order, node, tick)
     elif changed > 0 and nodes[changed, LOCK] == 0 and nodes[changed, CHILDREN] == 0:
         offer(tree.order, changed, tick)
     return node, present
+
+
+@jit
+def cut(tree, node, length, at, priority):
+    """Let the path to `node`, `length` blocks long, have a boundary after `at` of them, as an insertion of these would.
+
+    They are stamped, get the priority and no hit. What lies behind the boundary can be evicted by itself then.
+    """
+    nodes = tree.nodes
+    tree.clock += 1
+    tick = tree.clock
+    end = length
+    while end - nodes[node, LENGTH] >= at:
+        end -= nodes[node, LENGTH]
+        node = nodes[node, PARENT]
+    if at < end:
+        lower = node
+        nodes[lower, ACCESS] = tick
+        node = _split(tree, lower, at - end + nodes[lower, LENGTH])
+        if nodes[lower, LOCK] == 0 and nodes[lower, CHILDREN] == 0:
+            offer(tree.order, lower, tick)
+    while node > 0:
+        nodes[node, ACCESS] = tick
+        nodes[node, PRIORITY] = max(nodes[node, PRIORITY], priority)
+        node = nodes[node, PARENT]
 
 
 @inline

@@ -31,7 +31,7 @@ def admit_all(tree, pool, keys, offset, row):
         wanted = keys[offset[r] : offset[r + 1]]
         node, hits = radix.match(tree, np.int64(0), wanted, wanted.size, row)
         ring_take(pool, row, hits, wanted.size)
-        radix.insert(tree, pool, node, wanted, row, hits, wanted.size, np.int64(0), np.int64(1))
+        radix.insert(tree, pool, node, wanted, row, hits, wanted.size, np.int64(0), np.int64(0))
         found += hits
     return found
 

@@ -161,15 +161,23 @@ def commit(e):
 
 @jit
 def _lead(e, slot):
-    """Who waited for this slot's prompt shares it from now on. True when somebody did."""
+    """Who waited for this slot's prompt shares it from now on. True when somebody has a first token of it, too.
+
+    One that came back has computed beyond its prompt: what follows the prompt's last token is not among its results,
+    and a follower computes that token itself.
+    """
     q, rec = e.seqs, e.slots.rec
     seq = rec[slot, SEQ]
+    came_back = rec[slot, KNOWN] > q.prompt[seq]
     found = False
     for other in range(q.first[q.request[seq]], q.first[q.request[seq] + 1]):
         follower = q.slot[other]
         if follower != NO_SLOT and rec[follower, PHASE] == FOLLOWS:
-            fork(e, slot, follower, q.prompt[seq])
-            found = True
+            fork(e, slot, follower, q.prompt[seq] - np.int64(came_back))
+            if came_back:
+                rec[follower, PHASE] = IN_PREFILL
+            else:
+                found = True
     return found
 
 

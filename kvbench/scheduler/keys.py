@@ -16,6 +16,8 @@ POLICIES = {
     "lpm": "longest cached prefix first; fcfs when many wait or without a radix tree (prefill-first)",
     "dfs-weight": "depth first through the radix tree, heaviest subtree first; fcfs without one (prefill-first)",
     "lof": "largest declared output first (prefill-first)",
+    "hrrn": "highest ratio of tokens computed while it waited to tokens it needs; as lpm otherwise (prefill-first)",
+    "shortest-prefill-first": "fewest tokens to compute first; needs a radix tree (prefill-first)",
     "random": "the waiting requests shuffled before each prefill, by `seed` (prefill-first)",
 }
 EVICTION = {
@@ -30,6 +32,7 @@ EVICTION = {
     "sieve": "oldest first, but spared once by a hand that goes round if used since it came by",
     "lru-k": "by the last use but one (K = 2); used once only goes first",
     "cost-aware": "least uses x recompute time per block (from the step times) above the cache's age",
+    "tlru": "ends of conversations that cost no turn its TTFT, then least recently used (radix)",
     "random": "each as likely as any other, by `seed`",
 }
 FREE_ORDERS = ("auto", "tail", "unhashed-first", "append", "sorted-front")
@@ -169,6 +172,73 @@ SCHEDULER_KEYS: tuple[Key, ...] = (
     Key("scheduler.prefill_max_requests", "int", 0, "requests", "in a prefill batch at most; 0 = no bound", low=0),
     Key("scheduler.lpm_fallback_waiting", "int", 128, "requests", "waiting above which lpm is fcfs", low=0),
     Key("scheduler.ignore_eos", "bool", False, "", "admit as if every output ran to its declared length"),
+    Key(
+        "scheduler.ignore_eos_in_full",
+        "bool",
+        False,
+        "",
+        "under ignore_eos running requests are reserved all that they declared, not the ratio of it",
+    ),
+    Key("scheduler.ignore_eos_block", "bool", False, "", "under ignore_eos without a cache a block more must be free"),
+    Key(
+        "scheduler.retraction_policy",
+        "choice",
+        "length",
+        "",
+        "who is retracted first: fewest outputs, or least urgent",
+        ("length", "priority"),
+    ),
+    Key(
+        "scheduler.drop_ended_each_step",
+        "bool",
+        False,
+        "",
+        "what ended leaves the running list at every step, not only at a decode",
+    ),
+    Key(
+        "scheduler.full_only_beside_others",
+        "bool",
+        False,
+        "",
+        "lack of memory closes admission only while somebody runs or was admitted",
+    ),
+    Key(
+        "scheduler.chunks_bound_input",
+        "bool",
+        False,
+        "",
+        "where prompts are cut, the chunk alone bounds a batch, not max_prefill_tokens too",
+    ),
+    Key(
+        "scheduler.chunk_takes_one_place",
+        "bool",
+        False,
+        "",
+        "a chunk that goes on counts once among the running, not also by its row",
+    ),
+    Key(
+        "scheduler.mixed_needs_memory",
+        "bool",
+        False,
+        "",
+        "decodes join a chunk's step only if they have memory, and wait else",
+    ),
+    Key(
+        "scheduler.stop_when_spent",
+        "bool",
+        False,
+        "",
+        "a step whose budget the chunk has spent looks at nobody who waits",
+    ),
+    Key("scheduler.match_all_but_last", "bool", False, "", "the last token does not count as cached in the order"),
+    Key(
+        "scheduler.waiting_refresh_interval",
+        "int",
+        0,
+        "batches",
+        "between touches of what the waiting have cached, under lru; 0 = off",
+        low=0,
+    ),
 )
 
 CACHE_KEYS: tuple[Key, ...] = (
@@ -223,6 +293,12 @@ CACHE_KEYS: tuple[Key, ...] = (
         "contiguous: max_model_len each, buddy: next power of two, oracle: final length (token-budget, kind none)",
         ("paged", "contiguous", "buddy", "oracle"),
     ),
+    Key("cache.evict_shortfall", "bool", False, "", "radix: evict what is missing, not the whole allocation"),
+    Key("cache.split_keeps_age", "bool", False, "", "radix: both parts of a split node are as old as it was"),
+    Key("cache.split_at_prompt", "bool", False, "", "radix: an output can be evicted without its prompt"),
+    Key("cache.count_hits_once", "bool", False, "", "radix: a request counts a node once, a chunk too (lfu, slru)"),
+    Key("cache.tlru_threshold", "int", 0, "tokens", "tlru: that a turn may compute within its TTFT", low=0),
+    Key("cache.tlru_next_prompt_estimate", "int", 0, "tokens", "tlru: of these, for the next prompt", low=0),
     Key("cache.hit_same_step", "bool", True, "", "hash: a block can be hit in the step that computes it"),
 )
 

@@ -28,6 +28,7 @@ from .state_columns import (
     COMPUTED,
     GENERATED,
     HASHED,
+    INSERTED,
     KNOWN,
     NO_REPEATS,
     NODE,
@@ -111,6 +112,7 @@ def attach(e, slot, hits, link):
     rec[slot, COMPUTED] = hits * e.rules.block_tokens
     if e.rules.cache_kind == RADIX:
         rec[slot, NODE] = link
+        rec[slot, INSERTED] = 0
         radix.hit(e.tree, link)
         radix.lock(e.tree, link)
     else:
@@ -147,7 +149,7 @@ def extend(e, slot, tokens):
         if pool.num_free < need:
             if pool.num_free + e.tree.evictable < need:
                 return False
-            radix.evict(e.tree, pool, need)
+            radix.evict(e.tree, pool, need - pool.num_free if e.rules.evict_shortfall else need)
         ring_take(pool, e.slots.table[slot], have, want)
     else:
         if pool.num_free < need:
@@ -203,9 +205,9 @@ def withdraw(e, slot):
 
 @inline
 def publish_chunk(e, slot):
-    """Radix: the whole blocks of a prefill in progress enter the tree; that is no hit for its path."""
+    """Radix: the whole blocks of a prefill in progress enter the tree; that is a hit only where each counts once."""
     if e.rules.cache_kind == RADIX:
-        _move_lock(e, slot, _insert(e, slot, np.int64(0)))
+        _move_lock(e, slot, _insert(e, slot, np.int64(e.rules.count_hits_once)))
 
 
 @inline
@@ -242,19 +244,27 @@ def _publish_computed(e, slot):
 
 
 @jit
-def _insert(e, slot, count_hit):
-    """Computed whole blocks enter the tree; duplicates are given back for the tree's own. Returns the end node."""
+def _insert(e, slot, is_hit):
+    """Computed whole blocks enter the tree; duplicates are given back for the tree's own. Returns the end node.
+
+    is_hit   1: nodes of the path count one, or, where they count once a request, those that it has not put there before
+    """
     rec = e.slots.rec
     seq = rec[slot, SEQ]
     full = rec[slot, COMPUTED] // e.rules.block_tokens
     start = rec[slot, PUBLISHED]
     fill_keys(e.block_keys, seq, start, full, e.keys)
     row = e.slots.table[slot]
-    if e.rules.planted & NO_REPEATS:
-        count_hit = np.int64(0)
+    counted = rec[slot, INSERTED] if e.rules.count_hits_once else np.int64(0)
+    if is_hit == 0 or e.rules.planted & NO_REPEATS:
+        counted = full
     worth = -e.seqs.priority[seq]  # the tree keeps what is of greater priority; here the smaller is more urgent
-    node, _ = radix.insert(e.tree, e.pool, rec[slot, NODE], e.keys, row, start, full, worth, count_hit)
+    node, _ = radix.insert(e.tree, e.pool, rec[slot, NODE], e.keys, row, start, full, worth, counted)
     rec[slot, PUBLISHED] = full
+    rec[slot, INSERTED] = full
+    prompt = e.seqs.prompt[seq] // e.rules.block_tokens
+    if e.rules.split_at_prompt and 0 < prompt < full:
+        radix.cut(e.tree, node, full, prompt, worth + 1)
     return node
 
 

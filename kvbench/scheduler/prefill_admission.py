@@ -6,7 +6,7 @@
 
 The budget is in tokens, Engine.budget; what is free or evictable is read afresh each time.
 
-source: SGLang 0.5.12.
+source: SGLang 0.5.12 and 0.5.23; what differs between them is a rule by name in `e.rules`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .state_columns import (
     COMPUTED,
     KNOWN,
     NEXT,
+    NO_SEQ,
     NO_SLOT,
     PLAN_BLOCKS_BEFORE,
     PLAN_SLOT,
@@ -30,6 +31,7 @@ from .state_columns import (
     SEQ,
     UNCACHED,
 )
+from .waiting_order import SHORTEST_PREFILL, prefill_left
 
 # Engine.budget
 TOTAL_OFFSET, INPUT_LEFT, CHUNK_LEFT, CURRENT_OFFSET = range(4)
@@ -50,6 +52,8 @@ def open_budget(e):
 def fill_budget(e, input_tokens, chunk_tokens, mixed):
     rec, cal, max_tokens = e.slots.rec, e.calendar, e.seqs.max_tokens
     clip, ratio = e.rules.clip_tokens, e.ratio
+    if e.rules.ignore_eos and e.rules.ignore_eos_in_full:
+        ratio = 1.0
     growth = 0.0  # summed in this order, each term by itself: the last bit may decide an admission
     slot = e.slots.head
     while slot != NO_SLOT:
@@ -90,7 +94,7 @@ def _spend(e, extend, output):
 
 
 @inline
-def _budget_state(e):
+def budget_state(e):
     if total_left(e) <= 0 or current_left(e) <= 0:
         return NO_TOKEN
     if e.budget[INPUT_LEFT] <= 0 or (e.rules.chunked and e.budget[CHUNK_LEFT] <= 0):
@@ -118,6 +122,8 @@ def continue_chunk(e):
     if left <= 0:
         left = int(e.budget[CHUNK_LEFT])
     rest = rec[slot, KNOWN] - rec[slot, COMPUTED]
+    if e.rules.order == SHORTEST_PREFILL:
+        left = min(left, _shared_chunk(e, rest))
     tokens = min(rest, left)
     add_row(e, slot, tokens)
     if tokens < rest:
@@ -125,6 +131,23 @@ def continue_chunk(e):
     else:
         e.chunk = NO_SLOT
         _spend(e, tokens, min(e.seqs.max_tokens[rec[slot, SEQ]], e.rules.clip_tokens))
+
+
+@jit
+def _shared_chunk(e, rest):
+    """Tokens for the chunk when those who wait and have less to compute than its rest are to have theirs, in order."""
+    bt, budget = e.rules.block_tokens, int(e.budget[CHUNK_LEFT])
+    if not e.rules.chunked or budget < 2 * bt:
+        return rest
+    reserved = 0
+    seq = e.queue_head
+    while seq != NO_SEQ:
+        work = prefill_left(e, seq)
+        if work >= rest or reserved + _ceil_block(e, work) > budget - bt:
+            break
+        reserved += _ceil_block(e, work)
+        seq = e.seqs.queue_next[seq]
+    return rest if reserved == 0 else (budget - reserved) // bt * bt
 
 
 @inline
@@ -158,24 +181,30 @@ def add_one(e, seq, hits, link, tied):
         e.chunk = slot
         output = 0
     _spend(e, tokens, output)
-    return _budget_state(e)
+    return budget_state(e)
 
 
 @inline
 def _bear(e, seq, extend, taken, tied):
     """Memory for its prompt and for the output that it may have must be left. Returns (result, tokens to compute)."""
     q, rules = e.seqs, e.rules
+    left = total_left(e)
     output = min(max(q.max_tokens[seq] - q.generated[seq], 0), rules.clip_tokens)
     total = extend + output + rules.block_tokens + taken
     whole = _ceil_block(e, extend)
-    if total >= total_left(e):
+    too_long = whole >= e.budget[INPUT_LEFT] and e.num_plan > 0
+    if total >= left:
         return NO_TOKEN, 0
-    if whole >= e.budget[INPUT_LEFT] and e.num_plan > 0:
+    if too_long and not rules.chunks_bound_input:
         return OTHER, 0
-    if total >= total_left(e) - tied * rules.block_tokens:  # the hits cease to be evictable
+    if total >= left - tied * rules.block_tokens:  # the hits cease to be evictable
         return NO_TOKEN, 0
+    if too_long and not rules.chunked:
+        return OTHER, 0
     if not rules.chunked or whole <= e.budget[CHUNK_LEFT]:
         return CONTINUE, extend
+    if rules.order == SHORTEST_PREFILL and e.chunk != NO_SLOT:  # one chunk at a time, and its budget was shared
+        return OTHER, 0
     tokens = int(e.budget[CHUNK_LEFT]) // rules.block_tokens * rules.block_tokens
     return CONTINUE if tokens > 0 else OTHER, tokens
 
@@ -183,7 +212,7 @@ def _bear(e, seq, extend, taken, tied):
 @inline
 def _bear_to_the_end(e, seq, extend, taken):
     """Outputs run to their declared length: all must fit until they end. A chunk is not cut to whole blocks."""
-    whole = _ceil_block(e, extend)
+    whole = _ceil_block(e, extend) + (e.rules.block_tokens if e.rules.ignore_eos_block else 0)
     if whole + taken > min(total_left(e), current_left(e)):
         return NO_TOKEN, 0
     if not fits_until_end(e, seq, current_left(e) - whole - taken):

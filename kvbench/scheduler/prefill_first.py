@@ -6,9 +6,9 @@ A finished sequence stays in its list until the next decode filters it (its memo
 counts of running sequences lag, as in the engine. Places are bounded by the running list and by the rows
 of the request table, of which a chunk in progress has one too. At most one sequence is in the middle of its prefill
 (`chunk`); it comes first. Memory for a batch is reserved at once: when fewer blocks are free than the whole
-batch may need, the tree evicts that whole amount.
+batch may need, the tree evicts that whole amount (0.5.12) or what is missing (0.5.23).
 
-source: SGLang 0.5.12, loop without overlap.
+source: SGLang 0.5.12 and 0.5.23, loop without overlap. What differs between them is a rule by name in `e.rules`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from ..prefix import radix
 from . import kv
 from .calendar import bucket_at, join, leave, note_gap
 from .lifecycle import begin_decode, count_token, drop_waiting, end, suspend
-from .prefill_admission import CONTINUE, NO_TOKEN, add_one, continue_chunk, look_up, open_budget
+from .prefill_admission import (
+    CONTINUE,
+    NO_TOKEN,
+    OTHER,
+    add_one,
+    budget_state,
+    continue_chunk,
+    look_up,
+    open_budget,
+)
 from .queues import close_slot, queue_back, run_append, run_remove
 from .state_columns import (
     BLOCKS,
@@ -49,14 +58,17 @@ from .state_columns import (
     SINCE,
     TOKENS_FOR_BLOCKS,
 )
-from .waiting_order import sort_waiting
+from .waiting_order import refresh_waiting, sort_waiting
 
 
 @entry
 def schedule(e):
     """Fill the plan with a prefill batch (and decodes, if mixed) or with a decode batch."""
     open_step(e)
-    if not (may_prefill(e) and prefill(e)):
+    may = may_prefill(e)
+    if may:
+        refresh_waiting(e)
+    if not (may and prefill(e)):
         _decode(e)
 
 
@@ -82,6 +94,10 @@ def open_step(e):
     if e.chunk != NO_SLOT:
         kv.publish_chunk(e, e.chunk)
     _merge_batch(e)
+    if e.rules.drop_ended_each_step:
+        if e.num_leavers > 0 or e.slots.running == 0:
+            e.batch_is_full = False
+        filter_running(e)
 
 
 @inline
@@ -104,6 +120,8 @@ def _merge_batch(e):
     e.batch_size = 0
     if kept < before or (was_empty and kept > 0):  # the flag belongs to the batch object that went
         e.batch_is_full = False
+    if was_empty and kept > 0:
+        e.running_tokens = e.batch_tokens
 
 
 # ---------------------------------------------------------------- prefill
@@ -111,7 +129,11 @@ def _merge_batch(e):
 
 @inline
 def _places(e):
-    return e.rules.max_num_seqs - max(e.slots.running, e.slots.holders)
+    """Sequences that may enter; a chunk that goes on is counted among them, and keeps its row."""
+    rows = e.slots.holders
+    if e.chunk != NO_SLOT and e.rules.chunk_takes_one_place:
+        rows -= 1
+    return e.rules.max_num_seqs - max(e.slots.running, rows)
 
 
 @inline
@@ -140,6 +162,7 @@ def prefill(e):
         e.batch[row] = e.plan[row, PLAN_SLOT]
     if e.rules.mixed:
         _mix_decodes(e)
+    _count_processed(e)
     e.batch_size = e.num_plan
     return True
 
@@ -148,6 +171,8 @@ def prefill(e):
 def _admit_waiting(e, places):
     seq = e.queue_head
     while seq != NO_SEQ:
+        if e.rules.stop_when_spent and budget_state(e) == OTHER:
+            break
         following = e.seqs.queue_next[seq]
         if e.num_plan >= places:
             e.batch_is_full = True
@@ -156,7 +181,8 @@ def _admit_waiting(e, places):
         hits, link, tied = look_up(e, seq)
         result = add_one(e, seq, hits, link, tied)
         if result == NO_TOKEN:  # with copies under way memory comes back without a sequence that leaves
-            e.batch_is_full = e.backups.ns_per_block == 0 or e.num_plan > 0 or e.slots.running > 0
+            is_alone = e.num_plan == 0 and e.slots.running == 0
+            e.batch_is_full = not (is_alone and (e.rules.full_only_beside_others or e.backups.ns_per_block > 0))
         if result != CONTINUE:
             break
         seq = following
@@ -174,6 +200,15 @@ def reserve_prefill(e):
         take_row(e, row)
 
 
+@inline
+def _count_processed(e):
+    """The tokens of the batch, as hrrn ages by them."""
+    e.batch_tokens = 0
+    for row in range(e.num_plan):
+        e.batch_tokens += e.plan[row, PLAN_TOKENS]
+    e.processed_tokens += e.batch_tokens
+
+
 @jit
 def take_row(e, row):
     """Blocks for the tokens of one planned row; the caller has made room."""
@@ -185,19 +220,23 @@ def take_row(e, row):
 
 @jit
 def make_room(e, tokens):
-    """When fewer tokens than these are free, evict that whole amount (not the difference). True if they are."""
+    """When fewer tokens than these are free, evict that whole amount, or what is missing. True if they are free."""
     bt = e.rules.block_tokens
-    if e.rules.cache_kind == RADIX and e.pool.num_free * bt < tokens:
-        radix.evict(e.tree, e.pool, (tokens + bt - 1) // bt)
+    free = e.pool.num_free * bt
+    if e.rules.cache_kind == RADIX and free < tokens:
+        asked = tokens - free if e.rules.evict_shortfall else tokens
+        radix.evict(e.tree, e.pool, (asked + bt - 1) // bt)
     return e.pool.num_free * bt >= tokens
 
 
 @inline
 def _mix_decodes(e):
-    """Mixed chunk: running sequences decode beside the prefill and join its batch."""
+    """Mixed chunk: running sequences decode beside the prefill and join its batch; or wait, if memory is short."""
     filter_running(e)
     running = e.slots.running
     if running == 0:
+        return
+    if e.rules.mixed_needs_memory and not make_room(e, _new_blocks(e) * e.rules.block_tokens):
         return
     make_room(e, running * e.rules.block_tokens)
     first = e.num_plan
@@ -244,6 +283,7 @@ def prepare_decode(e):
     if e.slots.running == 0:
         return False
     make_room(e, e.slots.running * e.rules.block_tokens)
+    e.processed_tokens += e.running_tokens  # the engine counts the batch's prefill again in every decode
     return True
 
 
@@ -288,6 +328,8 @@ def _count_new_blocks(e):
 @jit
 def retract(e):
     """Decodes cannot have memory: the sequences with the fewest outputs (ties: longest prompt) go back.
+
+    By priority: the least urgent first, ties as above.
 
     The running list is left in order of that key, most outputs first. If the last one does not fit, it fails.
     """
@@ -347,13 +389,13 @@ def _enter_calendar(e):
 @inline
 def _sort_running(e):
     """Stable insertion sort of the running list: outputs descending, then prompt ascending."""
-    slots, rec, q = e.slots, e.slots.rec, e.seqs
+    slots, rec = e.slots, e.slots.rec
     order = e.batch  # empty during a decode: scratch
     n = 0
     slot = slots.head
     while slot != NO_SLOT:
         at = n
-        while at > 0 and _more_done(rec, q, slot, order[at - 1]):
+        while at > 0 and _stays_longer(e, slot, order[at - 1]):
             order[at] = order[at - 1]
             at -= 1
         order[at] = slot
@@ -366,7 +408,10 @@ def _sort_running(e):
 
 
 @inline
-def _more_done(rec, q, a, b):
+def _stays_longer(e, a, b):
+    rec, q = e.slots.rec, e.seqs
+    if e.rules.retract_by_priority and q.priority[rec[a, SEQ]] != q.priority[rec[b, SEQ]]:
+        return q.priority[rec[a, SEQ]] < q.priority[rec[b, SEQ]]
     if rec[a, GENERATED] != rec[b, GENERATED]:
         return rec[a, GENERATED] > rec[b, GENERATED]
     return q.prompt[rec[a, SEQ]] < q.prompt[rec[b, SEQ]]

@@ -9,7 +9,7 @@ from .due import open_due
 from .lifecycle import begin_decode
 from .prefill_first import may_prefill, open_step, prefill, prepare_decode
 from .state_columns import COMPUTED, KNOWN, NO_SLOT, OUT_OF_KV, PLAN_SLOT, PLAN_TOKENS
-from .waiting_order import sort_waiting
+from .waiting_order import refresh_waiting, sort_waiting
 
 
 @entry
@@ -17,7 +17,10 @@ def schedule(e):
     """A prefill batch in the plan, or all of the calendar decodes."""
     open_step(e)
     e.calendar.planned = 0
-    if not (may_prefill(e) and prefill(e)):
+    may = may_prefill(e)
+    if may:
+        refresh_waiting(e)
+    if not (may and prefill(e)):
         _decode(e)
 
 

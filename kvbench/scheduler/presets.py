@@ -81,6 +81,24 @@ _SGLANG = {
     "costs.graphs": "sglang",
 }
 
+_SGLANG_RULES = {
+    "scheduler.drop_ended_each_step": True,
+    "scheduler.full_only_beside_others": True,
+    "scheduler.chunks_bound_input": True,
+    "scheduler.chunk_takes_one_place": True,
+    "scheduler.mixed_needs_memory": True,
+    "scheduler.stop_when_spent": True,
+    "scheduler.match_all_but_last": True,
+    "scheduler.ignore_eos_in_full": True,
+    "scheduler.ignore_eos_block": True,
+    "scheduler.waiting_refresh_interval": 32,
+    "cache.evict_shortfall": True,
+    "cache.split_keeps_age": True,
+    "cache.split_at_prompt": True,
+    "cache.count_hits_once": True,
+}
+"""What 0.5.23 does otherwise than 0.5.12."""
+
 PRESETS: dict[str, Preset] = {
     "vllm-0.12": Preset(
         "vllm-0.12",
@@ -122,15 +140,21 @@ PRESETS: dict[str, Preset] = {
         "sglang-0.5.12",
         "SGLang 0.5.12",
         "SGLang 0.5.12: prefill first, radix tree, output reserved by the new-token ratio",
-        _SGLANG,
+        {**_SGLANG, **{name: type(value)(0) for name, value in _SGLANG_RULES.items()}},
+    ),
+    "sglang-0.5.23": Preset(
+        "sglang-0.5.23",
+        "SGLang 0.5.23",
+        "SGLang 0.5.23: one radix tree, prompts and outputs evicted apart, no more evicted than is missing",
+        {**_SGLANG, **_SGLANG_RULES},
     ),
 }
 
-ALIASES = {"vllm": "vllm-0.33", "sglang": "sglang-0.5.12"}
+ALIASES = {"vllm": "vllm-0.33", "sglang": "sglang-0.5.23"}
 """A short name is the newest version known here."""
 
 
-RECORDED = {"vLLM": ("0.19.0", "0.33.0"), "SGLang": ("0.5.12",)}
+RECORDED = {"vLLM": ("0.19.0", "0.33.0"), "SGLang": ("0.5.12", "0.5.23")}
 """Versions whose real code was recorded and agrees, step by step (`kvbench verify golden`)."""
 
 

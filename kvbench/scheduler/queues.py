@@ -44,6 +44,9 @@ def _link(e, seq, before, after):
 
 @inline
 def queue_back(e, seq):
+    e.num_queued += 1
+    e.seqs.entry[seq] = e.num_queued
+    e.seqs.processed_then[seq] = e.processed_tokens
     _link(e, seq, e.queue_tail, NO_SEQ)
 
 

@@ -36,6 +36,8 @@ class Sequences:
     lost         tokens that were computed when it was preempted last
     asked        1 = its first admission looked for its prompt; who waits for another's prompt (FOLLOWS) asks for none
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
+    entry        number of its last entry into the waiting list
+    processed_then   Engine.processed_tokens at that time
     head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list. ended_next: the list of the ended, see queues
     namespace, root   where it looks for its prefix, and where it found it: a flush gives a namespace another number
@@ -74,6 +76,8 @@ class Sequences:
     backed: "i8[::1]"
     lost: "i8[::1]"
     matched: "i8[::1]"
+    entry: "i8[::1]"
+    processed_then: "i8[::1]"
     head: "i8[::1]"
     recomputed: "i8[::1]"
     preemptions: "i8[::1]"
@@ -141,6 +145,20 @@ class Rules:
     prefill_max: "i8"
     lpm_fallback: "i8"
     ignore_eos: "b1"
+    ignore_eos_in_full: "b1"
+    ignore_eos_block: "b1"
+    drop_ended_each_step: "b1"
+    full_only_beside_others: "b1"
+    chunks_bound_input: "b1"
+    chunk_takes_one_place: "b1"
+    mixed_needs_memory: "b1"
+    stop_when_spent: "b1"
+    match_all_but_last: "b1"
+    waiting_refresh: "i8"
+    retract_by_priority: "b1"
+    evict_shortfall: "b1"
+    split_at_prompt: "b1"
+    count_hits_once: "b1"
     copy_on_write: "b1"
     allocation: "i8"
     beam_width: "i8"
@@ -174,6 +192,9 @@ class Engine:
                    and whether the last that might prefill left somebody waiting
     carries_prefill, holds_prefill   whether this step prefills, and whether it may not (prefill_interval)
     ends, num_ends   prefill-first: see known_ends
+    batch_tokens, running_tokens   prefill-first: tokens computed in the last prefill batch, and in the one that the
+                   running batch was; processed_tokens: of all steps, as hrrn counts them
+    num_queued     entries into the waiting list so far; num_sightings: sorts of it that do not look at prefixes
     shuffle_state  of the random order. heads_seen: (heads,) the sort that saw a head last; num_sorts so far
     due_blocks     (slots,) scratch of a decode step
     leavers        (slots,) prefill-first: slots in the running list that have ended; num_leavers of them
@@ -231,6 +252,11 @@ class Engine:
     budget: "f8[::1]"
     ends: "i8[:,::1]"
     num_ends: "i8"
+    batch_tokens: "i8"
+    running_tokens: "i8"
+    processed_tokens: "i8"
+    num_queued: "i8"
+    num_sightings: "i8"
     shuffle_state: "u8"
     heads_seen: "i8[::1]"
     num_sorts: "i8"

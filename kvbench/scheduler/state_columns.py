@@ -72,10 +72,12 @@ TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
 # COMPUTED   tokens whose KV is written. KNOWN: prompt + generated. FINAL: output tokens at which it ends
 # BLOCKS     entries of its block table. PUBLISHED: of these, visible in the prefix cache
 # CHAIN      hash of the last published block (hash cache). NODE: locked node (radix)
+# INSERTED   the same column as CHAIN: leading blocks that it has put into the tree itself (radix)
 # NEXT, PREV the running list, in the scheduler's order; NO_SLOT at the ends
 # LAST_TOKEN ns at which the last token came out (-1: none yet). ORDER: number of its entry into the running list
 # SINCE      calendar: decode step at which COMPUTED, KNOWN and GENERATED were true; -1 = they are true
 # ROW        its row in the plan of this step
+INSERTED = CHAIN
 
 # PHASE of a slot
 FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED, FOLLOWS, KEPT = range(6)

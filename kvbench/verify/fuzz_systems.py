@@ -11,7 +11,7 @@ from numpy.random import Generator
 from ..engine.build import calendar_fits
 from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
 from ..prefix.eviction.policies import POLICIES
-from ..scheduler.waiting_order import ORDERS
+from ..scheduler.waiting_order import ORDERS, SHORTEST_PREFILL
 
 STEP, CALENDAR, OVERLAP, FORKS = "step", "calendar", "overlap", "forks"
 
@@ -60,6 +60,21 @@ def _settings(c: Combination) -> EngineSettings:
     )
 
 
+PREFILL_RULES = (
+    "drop_ended_each_step",
+    "full_only_beside_others",
+    "chunks_bound_input",
+    "chunk_takes_one_place",
+    "mixed_needs_memory",
+    "stop_when_spent",
+    "match_all_but_last",
+    "ignore_eos_in_full",
+    "ignore_eos_block",
+)
+RADIX_RULES = ("evict_shortfall", "split_keeps_age", "split_at_prompt", "count_hits_once")
+"""In which versions of SGLang differ; any mixture of them must be sound."""
+
+
 def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
     """An engine of a combination, with rules drawn."""
 
@@ -68,7 +83,9 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
 
     fast = c.path == CALENDAR
     rules = (
-        _prefill_first(one_of, fast) if c.scheduler == PREFILL_FIRST else _token_budget(one_of, fast, c.path == FORKS)
+        _prefill_first(one_of, fast, c.cache == "radix")
+        if c.scheduler == PREFILL_FIRST
+        else _token_budget(one_of, fast, c.path == FORKS)
     )
     cache = CacheRules(
         kind=c.cache,
@@ -78,6 +95,8 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
         free_order=one_of("append", "sorted-front") if c.cache == "radix" else one_of("tail", "unhashed-first"),
         state=one_of("cold", "cold", "warm", "prefilled"),
         unregister_unwritten=one_of(False, True),
+        **({name: one_of(False, True) for name in RADIX_RULES} if c.cache == "radix" else {}),
+        tlru_threshold=one_of(8, 200),
     )
     concurrency = one_of(0, 0, 1, 3, 9)
     return replace(
@@ -113,10 +132,11 @@ def _token_budget(one_of: Any, fast: bool, forks: bool) -> SchedulerRules:
     )
 
 
-def _prefill_first(one_of: Any, fast: bool) -> SchedulerRules:
+def _prefill_first(one_of: Any, fast: bool, is_radix: bool) -> SchedulerRules:
+    orders = [name for name, order in ORDERS.items() if is_radix or order != SHORTEST_PREFILL]
     return SchedulerRules(
         discipline=PREFILL_FIRST,
-        policy=one_of("fcfs", *ORDERS),
+        policy=one_of("fcfs", *orders),
         max_running_requests=one_of(2, 7, 64, 64),
         max_prefill_tokens=one_of(20, 100, 16384),
         chunked_prefill_size=one_of(0, 16, 32, 64),
@@ -129,4 +149,7 @@ def _prefill_first(one_of: Any, fast: bool) -> SchedulerRules:
         in_batch_deprioritize_threshold=one_of(4, 32),
         prefill_max_requests=one_of(0, 0, 2),
         ignore_eos=one_of(False, False, True),
+        retraction_policy=one_of("length", "priority"),
+        waiting_refresh_interval=one_of(0, 3),
+        **{name: one_of(False, True) for name in PREFILL_RULES},
     )

@@ -40,7 +40,8 @@ class SchedulerStream(EngineStream):
 
     def __init__(self, header: Row, settings: EngineSettings) -> None:
         requests = header["requests"]
-        super().__init__([r["id"] for r in requests], [_asked(r) for r in requests], settings)
+        asked = [_asked(r, header["engine"] == "sglang") for r in requests]
+        super().__init__([r["id"] for r in requests], asked, settings)
         self.totals: Counter[str] = Counter()
         self.steps = 0
 
@@ -105,6 +106,7 @@ def output_of(request: Row) -> list[int]:
     return output[: output.index(eos) + 1] if eos in output else output
 
 
-def _asked(request: Row) -> Asked:
-    namespace = request.get("salt", request.get("ns"))
-    return Asked(request["prompt"], output_of(request), request["max_tokens"], namespace, request.get("priority", 0))
+def _asked(request: Row, greater_is_more_urgent: bool) -> Asked:
+    namespace, priority = request.get("salt", request.get("ns")), request.get("priority", 0)
+    urgency = -priority if greater_is_more_urgent else priority
+    return Asked(request["prompt"], output_of(request), request["max_tokens"], namespace, urgency)

@@ -11,11 +11,13 @@ import numpy as np
 from ..engine import probe
 from ..engine import probe_admission as admission
 from ..engine import probe_memory as memory
-from ..engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
 from ..scheduler.prefill_admission import CONTINUE, NO_TOKEN, OTHER
-from ..scheduler.waiting_order import DFS_WEIGHT, LPM
+from ..scheduler.waiting_order import HRRN, LPM, SEES_PREFIXES
 from .content import Asked
 from .recording import Row
+from .sglang_rules import VERSIONS as KNOWN
+from .sglang_rules import cache_rules, scheduler_rules
 from .sglang_scheduler import UNBOUNDED
 from .stream import EngineStream, Observed, follow
 
@@ -27,21 +29,26 @@ class SglangPolicy(EngineStream):
     """Every request of every operation is a sequence of its own, in the order in which they are named."""
 
     ENGINE: ClassVar[str] = "sglang"
-    VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.12",)
-    PARAMS: ClassVar[frozenset[str]] = frozenset("page_size schedule_policy vocab kv_tokens namespaces".split())
+    VERSIONS: ClassVar[tuple[str, ...]] = KNOWN
+    PARAMS: ClassVar[frozenset[str]] = frozenset(
+        "page_size schedule_policy vocab kv_tokens namespaces ignore_eos".split()
+    )
     OPERATIONS: ClassVar[frozenset[str]] = frozenset("insert evict calc_priority prefill_adder".split())
 
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
         p = header["params"]
         asked = [_asked(spec) for row in rows for spec in _named(row)]
-        rules = SchedulerRules(
-            discipline=PREFILL_FIRST, policy=p["schedule_policy"], max_running_requests=len(asked) + 1
+        rules = scheduler_rules(
+            header,
+            policy=p["schedule_policy"],
+            max_running_requests=len(asked) + 1,
+            ignore_eos=p.get("ignore_eos", False),
         )
-        cache = CacheRules("radix", p["kv_tokens"] // p["page_size"], "lru", "auto")
+        cache = cache_rules(header, "radix", p["kv_tokens"] // p["page_size"], "lru")
         settings = EngineSettings(rules, cache, p["page_size"], UNBOUNDED, fast=False)
         super().__init__([""] * len(asked), asked, settings)
-        self.matches = self.engine.rules.order in (LPM, DFS_WEIGHT)
-        self.fallback = self.engine.rules.lpm_fallback if self.engine.rules.order == LPM else UNBOUNDED
+        self.matches = self.engine.rules.order in SEES_PREFIXES
+        self.fallback = self.engine.rules.lpm_fallback if self.engine.rules.order in (LPM, HRRN) else UNBOUNDED
         self.held = np.zeros(p["kv_tokens"], np.int32)
         self.next = 0
         self.totals: Counter[str] = Counter()
@@ -53,7 +60,9 @@ class SglangPolicy(EngineStream):
         return got
 
     def _insert(self, row: Row, seq: int) -> Observed:
-        present = admission.insert(self.engine, seq, len(row["key"]) // self.block_tokens)
+        blocks = len(row["key"]) // self.block_tokens
+        admission.make_room(self.engine, blocks * self.block_tokens)
+        present = admission.insert(self.engine, seq, blocks)
         return {"prefix_len": present * self.block_tokens, "mem": self.sizes(self.view())}
 
     def _evict(self, row: Row, seq: int) -> Observed:
@@ -63,7 +72,9 @@ class SglangPolicy(EngineStream):
     def _calc_priority(self, row: Row, first: int) -> Observed:
         names = [spec["id"] for spec in row["waiting"]]
         for seq in range(first, first + len(names)):
-            self._queue(seq, len(row["waiting"][seq - first].get("output_so_far", ())))
+            spec = row["waiting"][seq - first]
+            self._queue(seq, len(spec.get("output_so_far", ())))
+            admission.age(self.engine, seq, row.get("processed", 0), spec.get("arrival_processed", 0))
         admission.sort(self.engine)
         order = [seq - first for seq in follow(self.view().queue_head, self.seqs["queue_next"], -1)]
         got: Observed = {"order": [names[i] for i in order], "mem": self.sizes(self.view())}
@@ -80,7 +91,7 @@ class SglangPolicy(EngineStream):
         memory.learn(self.engine, seq, generated)
 
     def _prefill_adder(self, row: Row, first: int) -> Observed:
-        e, held = self.engine, row["held_tokens"] // self.block_tokens
+        e, held = self.engine, min(row["held_tokens"] // self.block_tokens, self.view().free)
         admission.hold(e, self.held, held)
         for seq, spec in enumerate(row["running"], first):
             probe.arrive(e, seq, seq)

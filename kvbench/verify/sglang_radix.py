@@ -8,12 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..engine.build import eviction, radix_tree
 from ..engine.observe import fields_of
+from ..engine.settings import EngineSettings
 from ..memory.pool import make_pool
 from ..prefix import radix
 from ..prefix.keys import block_keys, sequence_keys
 from .content import Asked, request_table, slot_ranges, tokens_of_keys
 from .recording import Row
+from .sglang_rules import VERSIONS as KNOWN
+from .sglang_rules import cache_rules, scheduler_rules
 from .stream import EVICTION_LOG, Observed
 from .tree_rows import tree_rows
 
@@ -25,8 +29,8 @@ class SglangRadix:
     """A tree without requests. A block's value is its first slot."""
 
     ENGINE: ClassVar[str] = "sglang"
-    VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.12",)
-    PARAMS: ClassVar[frozenset[str]] = frozenset("page_size policy namespaces".split())
+    VERSIONS: ClassVar[tuple[str, ...]] = KNOWN
+    PARAMS: ClassVar[frozenset[str]] = frozenset("page_size policy namespaces eviction_policy_config".split())
     FIXED: ClassVar[dict[str, Any]] = {}
     OPERATIONS: ClassVar[frozenset[str]] = frozenset("match insert lock unlock evict".split())
 
@@ -37,7 +41,9 @@ class SglangRadix:
         self.block_keys = block_keys(request_table(asked), self.page)
         self.tokens_of = tokens_of_keys(self.block_keys, asked, self.page)
         blocks = sum(len(a.prompt) // self.page for a, row in zip(asked, rows, strict=True) if row["op"] == "insert")
-        self.tree = radix.make_tree(blocks, p["policy"], EVICTION_LOG)
+        self.rules = cache_rules(header, "radix", blocks, p["policy"])
+        settings = EngineSettings(scheduler_rules(header), self.rules, self.page)
+        self.tree = radix_tree(settings, blocks, eviction(settings), np.zeros(0, np.int64), EVICTION_LOG)
         self.pool = make_pool(NOBODY, "append")
         self.blocks, self.log = self.tree.blocks, self.tree.log
         self.row = np.zeros(max((len(a.prompt) for a in asked), default=0) + 1, np.int32)
@@ -73,9 +79,12 @@ class SglangRadix:
     def _insert(self, row: Row) -> Observed:
         keys = self._keys(row)
         slots = (row["slot_base"] + self.page * np.arange(keys.size)).astype(np.int32)
-        root, hit = -1 - self._namespace(row), np.int64(not row.get("chunked", False))
+        root = -1 - self._namespace(row)
+        counted = row.get("inserted", 0) // self.page
+        if not self.rules.count_hits_once:
+            counted = keys.size if row.get("chunked", False) else 0
         worth = row.get("priority", 0)
-        _, present = radix.insert(self.tree, self.pool, root, keys, slots, 0, keys.size, worth, hit)
+        _, present = radix.insert(self.tree, self.pool, root, keys, slots, 0, keys.size, worth, counted)
         return {"prefix_len": present * self.page}
 
     def _lock(self, row: Row) -> Observed:

@@ -10,10 +10,12 @@ import numpy as np
 from ..core.errors import UsageError
 from ..engine import probe
 from ..engine.observe import fields_of
-from ..engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
 from ..scheduler.state_columns import FAILED, IN_DECODE, IN_PREFILL, PHASE, SEQ
 from .recording import Row
 from .scheduler_stream import Planned, SchedulerStream
+from .sglang_rules import VERSIONS as KNOWN
+from .sglang_rules import cache_rules, scheduler_rules
 from .stream import Observed
 
 UNBOUNDED = 10**6
@@ -23,18 +25,19 @@ MODES = {(True, True): "MIXED", (True, False): "EXTEND", (False, True): "DECODE"
 
 class SglangScheduler(SchedulerStream):
     ENGINE: ClassVar[str] = "sglang"
-    VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.12",)
+    VERSIONS: ClassVar[tuple[str, ...]] = KNOWN
     PARAMS: ClassVar[frozenset[str]] = frozenset(
         "page_size kv_tokens context_len max_running_requests max_prefill_tokens chunked_prefill_size "
         "enable_mixed_chunk schedule_policy eviction_policy disable_radix_cache schedule_conservativeness ignore_eos "
         "decay_steps init_new_token_ratio min_new_token_ratio new_token_ratio_decay clip_max_new_tokens "
-        "retract_decode_steps in_batch_check_threshold in_batch_deprioritize_threshold".split()
+        "retract_decode_steps in_batch_check_threshold in_batch_deprioritize_threshold retraction_policy "
+        "eviction_policy_config".split()
     )
 
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
         p = header["params"]
-        rules = SchedulerRules(
-            discipline=PREFILL_FIRST,
+        rules = scheduler_rules(
+            header,
             policy=p["schedule_policy"],
             max_running_requests=p["max_running_requests"],
             max_prefill_tokens=p["max_prefill_tokens"],
@@ -47,9 +50,10 @@ class SglangScheduler(SchedulerStream):
             retract_decode_steps=p["retract_decode_steps"],
             in_batch_check_threshold=p["in_batch_check_threshold"],
             in_batch_deprioritize_threshold=p["in_batch_deprioritize_threshold"],
+            retraction_policy=p.get("retraction_policy", "length"),
         )
         kind = "none" if p["disable_radix_cache"] else "radix"
-        cache = CacheRules(kind, p["kv_tokens"] // p["page_size"], p["eviction_policy"], "auto")
+        cache = cache_rules(header, kind, p["kv_tokens"] // p["page_size"], p["eviction_policy"])
         super().__init__(header, EngineSettings(rules, cache, p["page_size"], UNBOUNDED, fast=False))
         self._check_ratios(p)
 

@@ -56,8 +56,8 @@ def test_flags_lie_over_the_file_and_the_file_over_the_preset(scenario):
     assert config["arrivals.rate"] == 9
     assert config["cache.kind"] == "radix"
     assert config["cache.memory_utilization"] == 0.5
-    assert config.where["cache.kind"] == "preset sglang-0.5.12"
-    assert config["preset"] == "sglang-0.5.12"
+    assert config.where["cache.kind"] == "preset sglang-0.5.23"
+    assert config["preset"] == "sglang-0.5.23"
 
 
 def test_a_flag_may_choose_another_preset_than_the_file(scenario):
@@ -264,3 +264,23 @@ def test_a_model_path_is_relative_to_the_file_that_names_it(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text('model = "./m/config.json"\n')
     assert configure(str(path)).config["model"] == str(tmp_path / "m" / "config.json")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_rule_of_a_preset_reaches_the_engine(name):
+    settings = system(f"preset={name}").settings
+    parts = {"scheduler": settings.scheduler, "cache": settings.cache}
+    for key, value in PRESETS[name].values.items():
+        section, _, rule = key.partition(".")
+        if section in parts and hasattr(parts[section], rule) and (value is False or value not in (0, "auto")):
+            assert (key, getattr(parts[section], rule)) == (key, value)
+
+
+def test_tlru_wants_a_threshold_and_a_tree():
+    asked = ("preset=sglang", "cache.eviction=tlru")
+    with pytest.raises(UsageError, match="tlru_threshold is above"):
+        system(*asked)
+    with pytest.raises(UsageError, match=r"needs cache\.kind = radix"):
+        system("preset=vllm", "cache.eviction=tlru", "cache.tlru_threshold=100")
+    rules = system(*asked, "cache.tlru_threshold=100").settings.cache
+    assert (rules.eviction, rules.tlru_threshold) == ("tlru", 100)

@@ -46,7 +46,7 @@ def test_config_shows_the_values_of_a_target_and_where_they_stood(capsys):
     assert call(["config", "chat", "--preset", "sglang", "--set", "cache.blocks=77"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "cache.blocks = 77    (--set)" in out
-    assert 'cache.kind = "radix"    (preset sglang-0.5.12)' in out
+    assert 'cache.kind = "radix"    (preset sglang-0.5.23)' in out
     assert "arrivals.rate = 8.0    (scenario chat)" in out
 
 

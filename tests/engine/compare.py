@@ -117,6 +117,9 @@ def _sglang_config(settings: EngineSettings) -> sglang_admission.SchedulerConfig
         retract_decode_steps=rules.retract_decode_steps,
         in_batch_check_threshold=rules.in_batch_check_threshold,
         in_batch_deprioritize_threshold=rules.in_batch_deprioritize_threshold,
+        is_newer=rules.drop_ended_each_step,
+        retraction_policy=rules.retraction_policy,
+        tail=max(settings.cache.tlru_threshold - settings.cache.tlru_next_prompt_estimate, 0),
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from kvbench.engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+from kvbench.scheduler.presets import PRESETS
 
 from ..reference.engine import Ask
 from .workloads import workloads
@@ -14,6 +17,7 @@ Case = tuple[list[Ask], EngineSettings]
 BLOCK_TOKENS = (1, 3, 4, 16)
 CALENDAR_BLOCK_TOKENS = (4, 5, 16)
 SGLANG_POLICIES = ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "priority")
+NEWER_POLICIES = ("hrrn", "shortest-prefill-first")
 EVICTIONS = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
 
 
@@ -67,14 +71,26 @@ def vllm(draw: st.DrawFn, version: str, fast: bool) -> Case:
     return asks, EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))
 
 
+def _newer(section: str) -> dict[str, Any]:
+    """What SGLang 0.5.23 does otherwise than 0.5.12."""
+    old, new = (PRESETS[f"sglang-{version}"].values for version in ("0.5.12", "0.5.23"))
+    changed = {name: value for name, value in new.items() if value != old[name]}
+    return {name.partition(".")[2]: value for name, value in changed.items() if name.startswith(section)}
+
+
 @st.composite
 def sglang(draw: st.DrawFn, fast: bool) -> Case:
-    """The rules of SGLang 0.5.12, with the radix tree or without. fast: only such as the calendar path takes."""
+    """The rules of SGLang 0.5.12 or 0.5.23, with the radix tree or without. fast: such as the calendar path takes."""
     asks = draw(workloads())
+    newer = draw(st.booleans())
+    kind = draw(st.sampled_from(["radix", "radix", "none"]))
+    policies = SGLANG_POLICIES + (NEWER_POLICIES if newer and kind == "radix" else ())
     block_tokens = draw(st.sampled_from(CALENDAR_BLOCK_TOKENS if fast else BLOCK_TOKENS))
     rules = SchedulerRules(
         discipline=PREFILL_FIRST,
-        policy=draw(st.sampled_from(SGLANG_POLICIES)),
+        **(_newer("scheduler") if newer else {}),
+        retraction_policy=draw(st.sampled_from(["length", "priority"])) if newer else "length",
+        policy=draw(st.sampled_from(policies)),
         max_running_requests=draw(st.sampled_from([1, 3, 8, 64, 64])),
         max_prefill_tokens=draw(st.sampled_from([20, 100, 16384])),
         chunked_prefill_size=draw(st.sampled_from([0, 16, 24, 64])),
@@ -89,9 +105,12 @@ def sglang(draw: st.DrawFn, fast: bool) -> Case:
         ignore_eos=draw(st.sampled_from([False, False, True])),
     )
     cache = CacheRules(
-        kind=draw(st.sampled_from(["radix", "radix", "none"])),
+        **(_newer("cache") if newer else {}),
+        kind=kind,
         num_blocks=_blocks(draw, block_tokens, asks),
-        eviction=draw(st.sampled_from(EVICTIONS)),
+        eviction=draw(st.sampled_from((*EVICTIONS, "tlru"))),
+        tlru_threshold=40,
+        tlru_next_prompt_estimate=draw(st.sampled_from([0, 30])),
         free_order="auto",
     )
     return asks, EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))

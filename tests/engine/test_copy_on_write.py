@@ -69,7 +69,8 @@ def systems(draw: st.DrawFn) -> tuple[list[Ask], EngineSettings]:
     asks, system = draw(vllm(draw(st.sampled_from(["0.19", "0.33"])), fast=False))
     width = draw(st.sampled_from([0, 0, 1, 2, 4]))
     most = max(width, *(a.samples for a in asks))
-    rules = replace(system.scheduler, max_num_seqs=max(system.scheduler.max_num_seqs, most))
+    seats = max(system.scheduler.max_num_seqs, most)
+    rules = replace(system.scheduler, max_num_seqs=seats, max_num_active_seqs=0, prefill_schedule_interval=1)
     if width:
         asks = [replace(a, samples=1) for a in asks]
     asks = [replace(a, output=[(500 + 20 * i, 0, a.output_tokens)]) for i, a in enumerate(asks)]

@@ -20,14 +20,15 @@ from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.scheduler.state import Engine
 
 from ..offline.test_replay import hash_hits, radix_hits, random_asks, replayed, settings
-from ..reference.eviction import OWN, STAMPS, CostAware, PolicyPool, PolicyTree
+from ..reference.eviction import OWN, STAMPS, CostAware, PolicyPool, PolicyTree, TailLru
 from .compare import gap_counts, journal_rows, small_tables
 from .test_runs import SGLANG, VLLM, mixed_asks
 from .workloads import request_table
 
 
 def with_policy(system: EngineSettings, policy: str, **more: Any) -> EngineSettings:
-    return replace(system, cache=replace(system.cache, eviction=policy, **more))
+    tail = TailLru.tail * system.block_tokens
+    return replace(system, cache=replace(system.cache, eviction=policy, tlru_threshold=tail, **more))
 
 
 HASHED = replace(VLLM, fast=False)

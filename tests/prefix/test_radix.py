@@ -21,6 +21,8 @@ from ..reference.sglang_memory import TokenAllocator
 
 NAMESPACES = 2
 LONGEST = 12
+TAIL = 3
+"""Blocks that tlru may drop; the reference's own number."""
 SEED = 3
 
 
@@ -38,7 +40,7 @@ class Both:
     """The product's tree and the plain one over one pool each. A key is a small int, its block comes from the pool."""
 
     def __init__(self, policy: str, num_blocks: int, plain: Any = None, block_ns: Any = ()) -> None:
-        self.tree = radix.make_tree(num_blocks, policy, 5000, block_ns, SEED)
+        self.tree = radix.make_tree(num_blocks, policy, 5000, block_ns, SEED, tail=TAIL)
         self.pool = make_pool(num_blocks, "append")
         self.plain, self.plain_pool = plain or RadixTree(policy), TokenAllocator(num_blocks)
         self.locks: list[tuple[int, Any]] = []
@@ -86,8 +88,8 @@ class Both:
         mine = self.plain_pool.take(stop - start)
         assert row[start:stop].tolist() == mine
         keys = np.array(path, np.int64)
-        count = np.int64(not is_chunk)
-        args = (self.tree, self.pool, node, keys, row, start, stop, priority, count)
+        counted = np.int64(stop if is_chunk else 0)
+        args = (self.tree, self.pool, node, keys, row, start, stop, priority, counted)
         end, present = radix.insert(*args)
         values = hits.tolist() + mine
         assert present == self.plain.insert(path, values, namespace, priority, is_chunk)

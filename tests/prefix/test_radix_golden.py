@@ -19,10 +19,13 @@ _CAPACITY = 1 << 16
 class Tree:
     """The product's tree behind the operations of a recording. A page is a block; its value is its first slot."""
 
-    def __init__(self, params: dict[str, Any]) -> None:
+    def __init__(self, params: dict[str, Any], version: str) -> None:
         self.page = params["page_size"]
+        self.newer = version != "0.5.12"
         self.namespaces = params["namespaces"]
-        self.tree = radix.make_tree(_CAPACITY, params["policy"], log_capacity=1 << 14)
+        config = params.get("eviction_policy_config", {})
+        tail = (config.get("threshold", 0) - config.get("next_prompt_estimate", 0)) // self.page
+        self.tree = radix.make_tree(_CAPACITY, params["policy"], log_capacity=1 << 14, keeps_age=self.newer, tail=tail)
         self.pool = make_pool(1 << 18, "append")  # takes duplicates back; nothing is taken from it
         self.pages: dict[tuple[int, ...], int] = {}
         self.row = np.zeros(_CAPACITY, np.int32)
@@ -53,10 +56,12 @@ class Tree:
     def insert(self, op: dict[str, Any]) -> dict[str, Any]:
         keys = self.keys(op["key"])
         row = (op["slot_base"] + self.page * np.arange(len(keys))).astype(np.int32)
-        hit = np.int64(not op.get("chunked", False))
+        counted = len(keys) if op.get("chunked", False) else 0
+        if self.newer:
+            counted = op.get("inserted", 0) // self.page
         root, priority = np.int64(-1 - self.space(op)), op.get("priority", 0)
         with np.errstate(over="ignore"):
-            _, n = radix.insert(self.tree, self.pool, root, keys, row, 0, len(keys), priority, hit)
+            _, n = radix.insert(self.tree, self.pool, root, keys, row, 0, len(keys), priority, np.int64(counted))
         return {"prefix_len": n * self.page}
 
     def lock(self, op: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +114,7 @@ class Tree:
 @pytest.mark.parametrize("path", recording_params("sglang_radix_*"))
 def test_radix(path):
     header, steps, _ = read_recording(path)
-    tree = Tree(header["params"])
+    tree = Tree(header["params"], header["version"])
     trees_seen = 0
     for number, op in enumerate(steps):
         got = getattr(tree, op["op"])(op) | tree.sizes()

@@ -90,6 +90,25 @@ class LruK(Policy):
         return min(candidates, key=lambda e: (e.uses[-2] if len(e.uses) > 1 else 0, e.last_access))
 
 
+class TailLru(Policy):
+    """tlru. tail: blocks at the end of a conversation that may go first."""
+
+    tail = 3
+
+    def arrived(self, entry, now):
+        end = entry.depth() + entry.size()
+        node = entry
+        while node is not None:
+            node.longest = max(getattr(node, "longest", 0), end)
+            node = getattr(node, "parent", None)
+
+    def split(self, upper, lower):
+        upper.longest = lower.longest
+
+    def choose(self, candidates, now):
+        return min(candidates, key=lambda e: (e.depth() + self.tail < e.longest, e.last_access))
+
+
 class CostAware(Policy):
     """block_ns: what the i-th block of a prompt costs."""
 
@@ -242,7 +261,7 @@ class S3Fifo(Policy):
             del self.ghost[0]
 
 
-OWN = {"s3fifo": S3Fifo, "sieve": Sieve, "lru-k": LruK, "cost-aware": CostAware, "random": Random}
+OWN = {"s3fifo": S3Fifo, "sieve": Sieve, "lru-k": LruK, "cost-aware": CostAware, "random": Random, "tlru": TailLru}
 """More than a stamp: on a tree the others are those of reference.radix."""
 
 STAMPS = {

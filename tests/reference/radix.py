@@ -31,6 +31,7 @@ class Node:
     __slots__ = (
         "children",
         "created",
+        "history",
         "hit_count",
         "keys",
         "last_access",
@@ -53,6 +54,7 @@ class Node:
         self.priority = priority
         self.last_access = last_access
         self.created = created
+        self.history = 0  # blocks of the longest path that ever ran through this node
 
     def depth(self) -> int:
         """Number of blocks above this node."""
@@ -82,6 +84,11 @@ EVICTION_RANKS = {
 }
 
 
+def tail_lru_rank(tail: int):
+    """tlru: first what lies in the last `tail` blocks of the longest conversation over it, then lru."""
+    return lambda node: (node.depth() < node.history - tail, node.last_access)
+
+
 def common_prefix_len(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     """Number of leading blocks that are equal."""
     shorter = min(len(left), len(right))
@@ -91,8 +98,10 @@ def common_prefix_len(left: Sequence[Hashable], right: Sequence[Hashable]) -> in
 
 
 class RadixTree:
-    def __init__(self, policy: str = "lru"):
-        self._rank = EVICTION_RANKS[policy]
+    def __init__(self, policy: str = "lru", keeps_age: bool = False, tail: int = 0):
+        """keeps_age: a split leaves the age of the whole to both parts (0.5.23). tail: blocks, see tail_lru_rank."""
+        self._rank = tail_lru_rank(tail) if policy == "tlru" else EVICTION_RANKS[policy]
+        self._keeps_age = keeps_age
         self._clock = count(1)
         self.root = self._new_node([], [], None, None, priority=0)
         self.root.lock_ref = 1  # the root is never evicted
@@ -127,11 +136,13 @@ class RadixTree:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def insert(self, keys, values, namespace=None, priority: int = 0, chunked: bool = False) -> int:
+    def insert(
+        self, keys, values, namespace=None, priority: int = 0, chunked: bool = False, num_counted: int = 0
+    ) -> int:
         """Add the missing tail of keys as one leaf; returns how many leading blocks were already present.
 
         The tree keeps only values[returned:]; the caller still owns the rest. Every node of the path, a split's upper
-        half and the new leaf get one hit (none if chunked) and at least this priority.
+        half and the new leaf get one hit and at least this priority; no hit if chunked or within the first num_counted.
         """
         now = next(self._clock)
         node = self.root
@@ -146,10 +157,12 @@ class RadixTree:
             # A split's lower half keeps its own priority and hits: only the shared part was inserted again.
             node = child if num_common == len(child.keys) else self._split(child, num_common)
             node.priority = max(node.priority, priority)
-            node.hit_count += not chunked
             num_present += num_common
+            node.hit_count += not chunked and num_present > num_counted
         if num_present < len(keys):
-            self._add_leaf(node, keys[num_present:], values[num_present:], namespace, priority, chunked)
+            self._add_leaf(
+                node, keys[num_present:], values[num_present:], namespace, priority, chunked or len(keys) <= num_counted
+            )
         return num_present
 
     def lock(self, node: Node) -> int:
@@ -225,6 +238,10 @@ class RadixTree:
         leaf.hit_count += not chunked
         parent.children[(namespace, leaf.keys[0])] = leaf
         self.num_evictable += len(leaf.keys)
+        end, node = leaf.depth() + len(leaf.keys), leaf
+        while node is not None:
+            node.history = max(node.history, end)
+            node = node.parent
 
     def _split(self, lower: Node, num_upper: int) -> Node:
         """Cut a node in two; the new upper half is fresh, but inherits hits, priority and locks.
@@ -235,6 +252,9 @@ class RadixTree:
         keys, values = lower.keys[:num_upper], lower.values[:num_upper]
         upper = self._new_node(keys, values, lower.namespace, parent, lower.priority)
         upper.hit_count = lower.hit_count
+        upper.history = lower.history
+        if self._keeps_age:
+            upper.created = lower.created
         upper.lock_ref = lower.lock_ref
         lower.keys, lower.values = lower.keys[num_upper:], lower.values[num_upper:]
         lower.parent = upper

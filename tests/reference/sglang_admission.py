@@ -35,6 +35,9 @@ class SchedulerConfig:
     in_batch_check_threshold: int = 32
     in_batch_deprioritize_threshold: int = 32
     random_seed: int = 0
+    is_newer: bool = False  # 0.5.23; else 0.5.12
+    retraction_policy: str = "length"
+    tail: int = 0  # tokens that tlru may drop
 
     @property
     def mixes(self) -> bool:
@@ -55,24 +58,69 @@ class WaitingOrder:
         self._config = config
         self._memory = memory
         # Without a radix cache there is nothing to be aware of.
-        is_blind = config.disable_radix_cache and config.schedule_policy in ("lpm", "dfs-weight")
+        is_blind = config.disable_radix_cache and config.schedule_policy in ("lpm", "dfs-weight", "hrrn")
+        self.num_processed = 0  # tokens of all batches, as hrrn counts them
+        self._num_unsighted = 0  # sorts that looked at no prefix
         self._sort = {
             "fcfs": lambda waiting: None,
             "lpm": self._longest_prefix_first,
             "dfs-weight": self._heaviest_subtree_first,
             "lof": lambda waiting: waiting.sort(key=lambda request: -request.max_new_tokens),
+            "hrrn": self._highest_ratio_first,
+            "shortest-prefill-first": self._shortest_prefill_first,
             "random": shuffle or random.Random(config.random_seed).shuffle,
             "priority": lambda waiting: waiting.sort(key=lambda request: -request.priority),
         }["fcfs" if is_blind else config.schedule_policy]
 
     def sort(self, waiting: list) -> None:
         self._sort(waiting)
+        is_matched = self._config.schedule_policy in ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+        if self._config.schedule_policy in ("lpm", "hrrn") and len(waiting) > LPM_FALLBACK_NUM_WAITING:
+            is_matched = False
+        if self._config.is_newer and waiting and not is_matched:
+            self._refresh(waiting)
+
+    def _refresh(self, waiting) -> None:
+        """Every 32nd time the prefixes of those in front are touched, the head's last, where lru evicts."""
+        if self._config.disable_radix_cache or self._config.eviction_policy != "lru":
+            return
+        if self._num_unsighted % 32 == 0:
+            for request in reversed(waiting[:LPM_FALLBACK_NUM_WAITING]):
+                self._memory.match(request, request.num_tokens)
+        self._num_unsighted += 1
 
     def _longest_prefix_first(self, waiting) -> None:
         if len(waiting) > LPM_FALLBACK_NUM_WAITING:
             return
         deprioritized = self._match_all(waiting)
-        waiting.sort(key=lambda r: float("inf") if r in deprioritized else -r.num_prefix)
+        waiting.sort(key=lambda r: float("inf") if r in deprioritized else -self.num_matched(r))
+
+    def num_matched(self, request) -> int:
+        """Tokens found cached; 0.5.23 leaves out the last one, which is computed in any case."""
+        return min(request.num_prefix, request.num_tokens - 1) if self._config.is_newer else request.num_prefix
+
+    def num_to_prefill(self, request) -> int:
+        return max(1, request.num_tokens - self.num_matched(request))
+
+    def _highest_ratio_first(self, waiting) -> None:
+        """Tokens computed while it waited to those of its prompt that it needs; who needs none goes first."""
+        if len(waiting) > LPM_FALLBACK_NUM_WAITING:
+            return
+        deprioritized = self._match_all(waiting)
+
+        def rank(request):
+            uncached = request.num_prompt - self.num_matched(request)
+            if request in deprioritized:
+                return float("inf"), request.id
+            if uncached <= 0:
+                return -float("inf"), request.id
+            return -(max(0, self.num_processed - request.num_processed_then) / uncached), request.id
+
+        waiting.sort(key=rank)
+
+    def _shortest_prefill_first(self, waiting) -> None:
+        deprioritized = self._match_all(waiting)
+        waiting.sort(key=lambda r: (r in deprioritized, self.num_to_prefill(r), r.entry))
 
     def _match_all(self, waiting) -> set:
         """Match every request in full; returns those whose prefix an earlier waiting request will compute.
@@ -147,11 +195,14 @@ class PrefillAdmission:
         self.rem_input = max_prefill_tokens - num_mixed_decode
         self.rem_chunk = None if chunk_tokens is None else chunk_tokens - num_mixed_decode
         self._cur_offset = num_mixed_decode
+        if config.is_newer and config.ignore_eos:
+            new_token_ratio = 1.0
         # One sum, then one addition: the order of float operations decides the last bit.
         self._total_offset = num_mixed_decode + sum([self._expected_growth(r) * new_token_ratio for r in running])
         self._eos_states = None  # [(tokens left, tokens occupied)] of the ignore-eos rule
         self.admitted = []
         self.new_chunked = None
+        self.has_chunk = False  # the chunk that went on is cut again
 
     def _expected_growth(self, request) -> int:
         return min(request.max_new_tokens - request.num_output, self._config.clip_max_new_tokens)
@@ -173,15 +224,22 @@ class PrefillAdmission:
             return AdmissionResult.OTHER
         return AdmissionResult.CONTINUE
 
-    def add_chunked(self, request: Request) -> bool:
-        """The request whose prefill was cut continues, whatever the budget; returns whether it is cut again."""
+    def add_chunked(self, request: Request, num_shared: int | None = None) -> bool:
+        """The request whose prefill was cut continues, whatever the budget; returns whether it is cut again.
+
+        num_shared  what shortest-prefill-first leaves it of the chunk
+        """
+        self.has_chunk = False
         num_allowed = min(self.rem_chunk, int(self.rem_total))
         if num_allowed <= 0:
             num_allowed = self.rem_chunk
+        if num_shared is not None:
+            num_allowed = min(num_allowed, num_shared)
         is_cut = request.num_extend > num_allowed
         if is_cut:
             request.num_fill = request.num_prefix + num_allowed
         self._admit(request, is_cut)
+        self.has_chunk = is_cut
         return is_cut
 
     def add(self, request: Request) -> AdmissionResult:
@@ -190,7 +248,7 @@ class PrefillAdmission:
             return AdmissionResult.OTHER
         if self._config.ignore_eos and self._config.disable_radix_cache:
             return self._add_ignoring_eos(request)
-        refusal = self._refusal(request)
+        refusal = None if self._config.is_newer else self._refusal(request)
         if refusal is None:
             # The lock moves the prefix out of evictable, so the same test is made again.
             self._memory.lock(request)
@@ -206,13 +264,16 @@ class PrefillAdmission:
         num_growth = min(max(request.max_new_tokens - request.num_output, 0), self._config.clip_max_new_tokens)
         if request.num_extend + num_growth + self._memory.block_size >= self.rem_total:
             return AdmissionResult.NO_TOKEN
-        if self._memory.round_up(request.num_extend) >= self.rem_input and self.admitted:
+        is_bounded = not self._config.is_newer or self.rem_chunk is None
+        if is_bounded and self._memory.round_up(request.num_extend) >= self.rem_input and self.admitted:
             return AdmissionResult.OTHER
         return None
 
     def _cut_to_chunk(self, request) -> AdmissionResult | None:
         if self.rem_chunk is None or self._memory.round_up(request.num_extend) <= self.rem_chunk:
             return None
+        if self._config.schedule_policy == "shortest-prefill-first" and self.has_chunk:
+            return AdmissionResult.OTHER
         num_kept = self.rem_chunk // self._memory.block_size * self._memory.block_size
         if num_kept <= 0:
             return AdmissionResult.OTHER
@@ -235,10 +296,11 @@ class PrefillAdmission:
 
     def _add_ignoring_eos(self, request) -> AdmissionResult:
         num_extend = self._memory.round_up(request.num_extend)
-        if num_extend > min(self.cur_rem, self.rem_total):
+        num_asked = num_extend + (self._memory.block_size if self._config.is_newer else 0)
+        if num_asked > min(self.cur_rem, self.rem_total):
             return AdmissionResult.NO_TOKEN
         self._note_eos_state(request)
-        if not self._do_all_fit_until_they_end(self.cur_rem - num_extend):
+        if not self._do_all_fit_until_they_end(self.cur_rem - num_asked):
             return AdmissionResult.NO_TOKEN
         if self.rem_chunk is not None and num_extend > self.rem_chunk:
             if self.rem_chunk <= 0:

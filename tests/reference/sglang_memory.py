@@ -117,6 +117,8 @@ class Request:
         self.namespace = namespace
         self.priority = priority
         self.num_output = 0
+        self.entry = 0  # number of its entry into the waiting queue
+        self.num_processed_then = 0  # tokens computed by then
         self.num_cached = None  # prefix hit at the first admission; None before
         self.num_retractions = 0
         self.is_mid_prefill = False  # the running prefill is a chunk that does not reach the last token
@@ -127,6 +129,7 @@ class Request:
         self.num_prefix = 0
         self.num_fill = 0
         self.num_protected = 0
+        self.num_inserted = 0  # blocks that it has put into the tree
         self.last_node = None
 
     @property
@@ -144,11 +147,21 @@ class Request:
 class RequestMemory:
     """Allocator, tree and every rule that moves blocks between them and a request."""
 
-    def __init__(self, num_kv_tokens: int, block_size: int = 1, eviction_policy: str = "lru", is_radix: bool = True):
+    def __init__(
+        self,
+        num_kv_tokens: int,
+        block_size: int = 1,
+        eviction_policy: str = "lru",
+        is_radix: bool = True,
+        is_newer: bool = False,
+        tail: int = 0,
+    ):
+        """is_newer: the rules of 0.5.23. tail: tokens that tlru may drop."""
+        self.is_newer = is_newer
         self.block_size = block_size
         self.num_blocks = num_kv_tokens // block_size
         self.is_radix = is_radix
-        self.tree = RadixTree(eviction_policy)
+        self.tree = RadixTree(eviction_policy, keeps_age=is_newer, tail=tail // block_size)
         allocator = TokenAllocator if block_size == 1 else PagedAllocator
         self.allocator = allocator(self.num_blocks)
         self.holders = {}  # requests with a row in the request table, as an ordered set
@@ -198,9 +211,9 @@ class RequestMemory:
     # -- allocating -----------------------------------------------------------------------------------------------
 
     def make_room(self, num_tokens: int) -> bool:
-        """If fewer than num_tokens are free, evict num_tokens (not the deficit); returns whether they are free now."""
+        """If fewer than num_tokens are free, evict that many (0.5.23: the deficit); returns whether they are free."""
         if self.num_free < num_tokens:
-            self.evict(num_tokens)
+            self.evict(num_tokens - self.num_free if self.is_newer else num_tokens)
         return self.num_free >= num_tokens
 
     def evict(self, num_tokens: int) -> int:
@@ -275,15 +288,28 @@ class RequestMemory:
         if not self.is_radix:
             return
         values = request.row[: len(keys)]
-        num_present = self.tree.insert(keys, values, request.namespace, request.priority, is_chunk)
+        if self.is_newer:
+            num_present = self._insert_newer(request, keys, values)
+        else:
+            num_present = self.tree.insert(keys, values, request.namespace, request.priority, is_chunk)
         self.allocator.free(request.row[request.num_protected // self.block_size : num_present])
+
+    def _insert_newer(self, request: Request, keys, values) -> int:
+        """0.5.23: no node counts a request twice, and the path gets a boundary where the prompt ends."""
+        namespace, num_prompt = request.namespace, request.num_prompt // self.block_size
+        num_present = self.tree.insert(keys, values, namespace, request.priority, num_counted=request.num_inserted)
+        request.num_inserted = len(keys)
+        if 0 < num_prompt < len(keys):
+            prompt = keys[:num_prompt]
+            self.tree.insert(prompt, values[:num_prompt], namespace, request.priority + 1, num_counted=num_prompt)
+        return num_present
 
     def _let_go(self, request: Request) -> None:
         self.tree.unlock(request.last_node)
         del self.holders[request]
         request.row = []
         request.last_node = None
-        request.num_kv = request.num_prefix = request.num_fill = request.num_protected = 0
+        request.num_kv = request.num_prefix = request.num_fill = request.num_protected = request.num_inserted = 0
 
     # -- checking -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The oracle of SGLang's scheduler (0.5.12, overlap off) with a fake model: every scheduled request emits.
+"""The oracle of SGLang's scheduler (0.5.12 and 0.5.23, overlap off) with a fake model: every scheduled request emits.
 
 Reads as: order the waiting queue -> admit a prefill batch under a budget -> else decode, retracting if memory is short.
 Two verbs a step: schedule() decides and allocates, update(plan) applies the result; step() does both.
@@ -30,6 +30,7 @@ class Batch:
     chunked: Request | None = None  # the request this batch leaves unfinished
     decoding: list = field(default_factory=list)  # requests of a MIXED batch that only decode
     is_full: bool = False
+    num_prefill: int = 0  # tokens that it computed as a prefill
 
 
 @dataclass
@@ -65,17 +66,25 @@ class SglangScheduler:
     def __init__(self, config: SchedulerConfig, shuffle: Callable | None = None):
         self.config = config
         is_radix = not config.disable_radix_cache
-        self.memory = RequestMemory(config.num_kv_tokens, config.page_size, config.eviction_policy, is_radix)
+        self.memory = RequestMemory(
+            config.num_kv_tokens, config.page_size, config.eviction_policy, is_radix, config.is_newer, config.tail
+        )
         self.order = WaitingOrder(config, self.memory, shuffle)
         self.waiting = []
         self.running = Batch()
         self.last_batch: Batch | None = None
         self.chunked: Request | None = None
         self.new_token_ratio = config.init_new_token_ratio
+        self.num_entries = 0
 
     # -- what callers do ------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
+        self._join(request)
+
+    def _join(self, request: Request) -> None:
+        self.num_entries += 1
+        request.entry, request.num_processed_then = self.num_entries, self.order.num_processed
         self.waiting.append(request)
 
     def abort(self, request_id) -> bool:
@@ -115,9 +124,13 @@ class SglangScheduler:
             # A chunk is shared only now, one step after it was computed.
             self.memory.insert_unfinished(self.chunked, is_chunk=True)
         self._merge_last_prefill()
+        if self.config.is_newer:
+            self._drop_finished()
         plan.batch = self._prefill_batch() or self._decode_batch(plan)
         if self.is_idle:
             self.new_token_ratio = self.config.init_new_token_ratio
+        if plan.batch is not None:
+            self.order.num_processed += plan.batch.num_prefill  # a decode counts the batch's prefill again
         self.last_batch = plan.batch
         plan.evicted = self.memory.evicted
         plan.sizes = self.memory.sizes()
@@ -138,7 +151,14 @@ class SglangScheduler:
         if self.running.requests:
             self.running.requests += last.requests
         else:
-            self.running = Batch(requests=last.requests)  # is_full is forgotten with the old batch
+            self.running = Batch(requests=last.requests, num_prefill=last.num_prefill)  # is_full went with the old one
+
+    def _drop_finished(self) -> None:
+        """0.5.23: at every step; and an empty running batch bars nobody."""
+        num_before = len(self.running.requests)
+        self.running.requests = [r for r in self.running.requests if r.finish_reason is None]
+        if len(self.running.requests) < num_before or not self.running.requests:
+            self.running.is_full = False
 
     def _prefill_batch(self) -> Batch | None:
         if self.chunked is None:
@@ -161,16 +181,17 @@ class SglangScheduler:
         self.memory.allocate_prefill(batch.requests)
         if self.config.mixes and self.running.requests:
             self._mix_with_running(batch)
+        batch.num_prefill = sum(row[2] for row in batch.rows)
         return batch
 
-    def _num_free_seats(self) -> int:
+    def _num_free_seats(self, num_rows_back: int = 0) -> int:
         """Requests that may join: bounded by the running batch and by rows of the request table.
 
         A finished request keeps its place in the running batch until the next decode step drops it, but no row. A
         chunked request has a row, so while it goes on it counts twice: as a row, and as the first one admitted.
         """
         num_places = self.config.max_running_requests - len(self.running.requests)
-        num_rows = self.config.max_running_requests - len(self.memory.holders)
+        num_rows = self.config.max_running_requests - len(self.memory.holders) + num_rows_back
         return min(num_places, num_rows)
 
     def _admit(self) -> PrefillAdmission:
@@ -186,20 +207,37 @@ class SglangScheduler:
         )
         if self.chunked is not None:
             self.chunked.num_fill = self.chunked.num_tokens
-            if not admission.add_chunked(self.chunked):
+            if not admission.add_chunked(self.chunked, self._chunk_share(admission)):
                 self.chunked = None
+        num_rows_back = len(admission.admitted) if self.config.is_newer else 0  # the chunk has its row already
         for request in self.waiting:
-            if len(admission.admitted) >= self._num_free_seats():
+            if self.config.is_newer and admission.state() is AdmissionResult.OTHER:
+                break
+            if len(admission.admitted) >= self._num_free_seats(num_rows_back):
                 self.running.is_full = True
             if self.running.is_full:
                 break
             self.memory.begin_prefill(request)
             result = admission.add(request)
             if result is AdmissionResult.NO_TOKEN:
-                self.running.is_full = True
+                self.running.is_full = not self.config.is_newer or bool(admission.admitted or self.running.requests)
             if result is not AdmissionResult.CONTINUE:
                 break
         return admission
+
+    def _chunk_share(self, admission) -> int | None:
+        """shortest-prefill-first: the chunk leaves room for those in front who need less than its rest."""
+        size, budget = self.config.page_size, admission.rem_chunk
+        if self.config.schedule_policy != "shortest-prefill-first" or budget < 2 * size:
+            return None
+        num_left, num_reserved = self.chunked.num_extend, 0
+        for request in self.waiting:
+            num_needed = self.order.num_to_prefill(request)
+            num_pages = self.memory.round_up(num_needed)
+            if num_needed >= num_left or num_reserved + num_pages > budget - size:
+                break
+            num_reserved += num_pages
+        return (budget - num_reserved) // size * size if num_reserved else None
 
     def _note_hits(self, requests) -> None:
         for request in requests:
@@ -207,8 +245,13 @@ class SglangScheduler:
                 request.num_cached = request.num_prefix
 
     def _mix_with_running(self, batch: Batch) -> None:
-        """The running batch moves into the prefill batch, one token each; no memory check, no decay of the ratio."""
+        """The running batch moves into the prefill batch, one token each; no decay of the ratio.
+
+        0.5.12 does not ask for memory; in 0.5.23 the running batch sits the step out if it is short.
+        """
         decoding = [r for r in self.running.requests if r.finish_reason is None]
+        if self.config.is_newer and not self._is_decode_room(decoding):
+            return
         self.running = Batch(is_full=self.running.is_full)
         if not decoding:
             return
@@ -249,7 +292,12 @@ class SglangScheduler:
 
         The survivors stay in the order of the sort. If the last one cannot decode either, it is aborted.
         """
-        kept = sorted(batch.requests, key=lambda r: (r.num_output, -r.num_prompt), reverse=True)
+        by_priority = self.config.retraction_policy == "priority"
+
+        def rank(request):
+            return (request.priority if by_priority else 0), request.num_output, -request.num_prompt
+
+        kept = sorted(batch.requests, key=rank, reverse=True)
         is_first = True
         while len(kept) > 1 and (is_first or not self._is_decode_room(kept)):
             is_first = False
@@ -262,7 +310,7 @@ class SglangScheduler:
         self.new_token_ratio = self._ratio_after_retraction(kept)
         for request in plan.retracted:
             request.num_retractions += 1
-            self.waiting.append(request)
+            self._join(request)
 
     def _release(self, kept: list) -> Request:
         """Retract the last of kept, then make room for some decode steps of the others."""

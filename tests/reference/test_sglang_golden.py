@@ -68,9 +68,10 @@ def tree_rows(tree, page_size, first_slot=lambda value: value):
 class RadixReplay:
     """One sglang_radix stream: the value of a block is its first slot."""
 
-    def __init__(self, params):
+    def __init__(self, params, version):
         self.page_size = params["page_size"]
-        self.tree = RadixTree(params["policy"])
+        self.is_newer = version != "0.5.12"
+        self.tree = RadixTree(params["policy"], self.is_newer, tail_of(params) // self.page_size)
         self.last_match_node = None
         self.locked_nodes = {}  # handle -> node
 
@@ -91,7 +92,9 @@ class RadixReplay:
     def insert(self, op):
         keys = block_keys(op["key"], self.page_size)
         values = [op["slot_base"] + i * self.page_size for i in range(len(keys))]
-        num_present = self.tree.insert(keys, values, op.get("ns"), op.get("priority", 0), op.get("chunked", False))
+        is_chunk = op.get("chunked", False) and not self.is_newer
+        num_counted = op.get("inserted", 0) // self.page_size if self.is_newer else 0
+        num_present = self.tree.insert(keys, values, op.get("ns"), op.get("priority", 0), is_chunk, num_counted)
         return {"prefix_len": num_present * self.page_size}
 
     def lock(self, op):
@@ -110,7 +113,7 @@ class RadixReplay:
 @pytest.mark.parametrize("path", recording_params("sglang_radix_*"))
 def test_radix_stream(path):
     header, steps, last = read_recording(path)
-    replay = RadixReplay(header["params"])
+    replay = RadixReplay(header["params"], header["version"])
     totals = {"match_hit": 0, "evicted": 0, "locks": 0, "ops": 0}
     for i, op in enumerate(steps):
         out = replay.run(op)
@@ -129,25 +132,43 @@ def test_radix_stream(path):
 # -- sglang_sched ------------------------------------------------------------------------------------------------
 
 
-def config_from(params):
+def tail_of(params):
+    """Tokens that tlru may drop."""
+    config = params.get("eviction_policy_config", {})
+    return config.get("threshold", 0) - config.get("next_prompt_estimate", 0)
+
+
+def config_from(params, version):
     """Params of a recording; kv_tokens is called num_kv_tokens here, notes of the recorder are dropped."""
     known = set(SchedulerConfig.__dataclass_fields__)
     chosen = {name: value for name, value in params.items() if name in known}
-    dropped = set(params) - known - {"kv_tokens", "context_len", "schedule_conservativeness", "decay_steps"}
+    dropped = (
+        set(params)
+        - known
+        - {
+            "kv_tokens",
+            "context_len",
+            "schedule_conservativeness",
+            "decay_steps",
+            "eviction_policy_config",
+        }
+    )
     assert not dropped, f"parameters the oracle does not know: {sorted(dropped)}"
-    return SchedulerConfig(num_kv_tokens=params["kv_tokens"], **chosen)
+    own = {"is_newer": version != "0.5.12", "tail": tail_of(params)}
+    return SchedulerConfig(num_kv_tokens=params["kv_tokens"], **chosen, **own)
 
 
 class SchedulerReplay:
     """One sglang_sched stream."""
 
     def __init__(self, header):
-        self.scheduler = SglangScheduler(config_from(header["params"]))
+        self.scheduler = SglangScheduler(config_from(header["params"], header["version"]))
         page_size = self.scheduler.config.page_size
         self.requests = {}
         for r in header["requests"]:
             content = TokenContent(r["prompt"] + r["output"], page_size)
-            self.requests[r["id"]] = Request(r["id"], len(r["prompt"]), r["max_tokens"], content, r.get("ns"))
+            asked = (r["max_tokens"], content, r.get("ns"), r.get("priority", 0))
+            self.requests[r["id"]] = Request(r["id"], len(r["prompt"]), *asked)
         self.first_sched, self.finish = {}, {}
         names = ["retract", "evicted", "hit", "prefill_steps", "decode_steps", "mixed", "chunked"]
         self.totals = dict.fromkeys(names, 0)
@@ -360,11 +381,18 @@ def test_request_level_stream(path):
 class PolicyReplay:
     """One sglang_policy stream: order of the waiting queue and admission, no batches."""
 
-    def __init__(self, params):
-        policy = params["schedule_policy"]
-        self.config = SchedulerConfig(params["kv_tokens"], params["page_size"], schedule_policy=policy)
-        self.memory = RequestMemory(params["kv_tokens"], params["page_size"])
+    def __init__(self, params, version):
+        policy, is_newer = params["schedule_policy"], version != "0.5.12"
+        self.config = SchedulerConfig(
+            params["kv_tokens"],
+            params["page_size"],
+            schedule_policy=policy,
+            ignore_eos=params.get("ignore_eos", False),
+            is_newer=is_newer,
+        )
+        self.memory = RequestMemory(params["kv_tokens"], params["page_size"], is_newer=is_newer)
         self.order = WaitingOrder(self.config, self.memory)
+        self.num_asked = 0
         self.totals = dict.fromkeys(["calc", "adder", "moved", "chunked", "no_token", "other", "cont"], 0)
 
     def run(self, op):
@@ -375,10 +403,14 @@ class PolicyReplay:
         content = TokenContent(r["prompt"] + outputs, self.config.page_size)
         request = Request(r["id"], len(r["prompt"]), r["max_tokens"], content, r.get("ns"))
         request.num_output = len(outputs)
+        request.num_processed_then = r.get("arrival_processed", 0)
+        self.num_asked += 1
+        request.entry = self.num_asked
         return request
 
     def insert(self, op):
         keys = block_keys(op["key"], self.config.page_size)
+        self.memory.make_room(len(keys) * self.config.page_size)
         blocks = self.memory.allocator.take(len(keys))
         num_present = self.memory.tree.insert(keys, blocks, op.get("ns"))
         self.memory.allocator.free(blocks[:num_present])
@@ -389,18 +421,21 @@ class PolicyReplay:
 
     def calc_priority(self, op):
         waiting = [self._request(r) for r in op["waiting"]]
+        self.order.num_processed = op.get("processed", 0)
         self.order.sort(waiting)
         order = [r.id for r in waiting]
         self.totals["calc"] += 1
         self.totals["moved"] += order != [r["id"] for r in op["waiting"]]
         out = {"order": order, "mem": self.memory.sizes()}
-        is_matched = {"lpm": len(waiting) <= LPM_FALLBACK_NUM_WAITING, "dfs-weight": True}
+        is_few = len(waiting) <= LPM_FALLBACK_NUM_WAITING
+        is_matched = {"lpm": is_few, "hrrn": is_few, "dfs-weight": True, "shortest-prefill-first": True}
         if is_matched.get(self.config.schedule_policy):
             out["prefix_lens"] = {r.id: r.num_prefix for r in waiting}
         return out
 
     def prefill_adder(self, op):
-        held = self.memory.allocator.take(op["held_tokens"] // self.config.page_size)
+        num_held = min(op["held_tokens"] // self.config.page_size, self.memory.allocator.num_free)
+        held = self.memory.allocator.take(num_held)
         running = [Request(None, 0, r["max_tokens"], None) for r in op["running"]]
         for request, r in zip(running, op["running"], strict=False):
             request.num_output = r["num_output"]
@@ -457,7 +492,7 @@ class PolicyReplay:
 @pytest.mark.parametrize("path", recording_params("sglang_policy_*"))
 def test_policy_stream(path):
     header, steps, last = read_recording(path)
-    replay = PolicyReplay(header["params"])
+    replay = PolicyReplay(header["params"], header["version"])
     for i, op in enumerate(steps):
         check_fields(path, i, op["out"], replay.run(op))
         if i % INTEGRITY_EVERY == 0:

@@ -22,7 +22,7 @@ from typing import Any
 from numba import njit, types
 
 from ...core.jit import PLAIN
-from . import chance, cost_aware, lru_k, s3fifo, sieve
+from . import chance, cost_aware, lru_k, s3fifo, sieve, tail_lru
 
 LRU, LFU, FIFO, MRU, FILO, PRIORITY_ORDER, SLRU, OWN = range(8)
 
@@ -91,6 +91,7 @@ POLICIES: dict[str, Policy] = {
     "sieve": _of(sieve),
     "lru-k": _of(lru_k),
     "cost-aware": _of(cost_aware, costs=True),
+    "tlru": _of(tail_lru),
     "random": _of(chance),
 }
 

@@ -15,6 +15,10 @@ def call(function: Callable[..., Any], **arguments: Any) -> Any:
     return function(**{name: value for name, value in arguments.items() if name in known})
 
 
+class GaveUp(Exception):
+    """The engine could not go on by itself; what it did until then is no whole recording."""
+
+
 class Open:
     """An object whose fields are those given, and None for every other name that an engine may look at."""
 

@@ -15,9 +15,19 @@ from ...core.errors import UsageError
 from ...report.files import make_folder, write_whole
 from ..golden import COMPONENTS
 from ..recording import Row
-from .scripts import SCRIPTS, Fields, Script
+from . import scripts, sglang_scripts
+from .adapting import GaveUp
+from .scripts import Fields, Script
 
-REHEARSED = {"vllm": "0.33.0", "sglang": "0.5.12"}
+MakeScript = Callable[[int, int, int, str], Script]
+
+SCRIPTS: dict[str, tuple[MakeScript, ...]] = {
+    "vllm": (scripts.manager_script, scripts.scheduler_script, scripts.cadence_script),
+    "sglang": (sglang_scripts.radix_script, sglang_scripts.policy_script, sglang_scripts.scheduler_script),
+}
+"""Engine -> makers of scripts: (seed, number of the stream, operations, version of the engine)."""
+
+REHEARSED = {"vllm": "0.33.0", "sglang": "0.5.23"}
 """The versions that kvbench's own code stands in for."""
 
 
@@ -33,26 +43,32 @@ MakeSubject = Callable[[Script], Subject | None]
 """None: this version of the engine has not the rules that the script is about."""
 
 
-def record(engine: str, folder: Path, seed: int, streams: int, operations: int, rehearse: bool = False) -> list[Path]:
-    """Record so many streams of every component into a folder. Returns the files.
+def record(
+    engine: str, folder: Path, seed: int, streams: int, operations: int, rehearse: bool = False
+) -> tuple[list[Path], list[str]]:
+    """Record so many streams of every component into a folder.
 
+    returns    the files; and of each stream in which the engine gave up, which is not kept, its name and why
     rehearse   kvbench's own code takes the place of the engine; the files say so
     raises     UsageError: the engine cannot be imported, the folder cannot be made
     """
     make, found = (_rehearsal(engine), REHEARSED[engine]) if rehearse else _installed(engine)
     make_folder(folder)
     note = "recorded from kvbench's own code, not from the engine" if rehearse else ""
-    written = []
+    written, lost = [], []
     for make_script in SCRIPTS[engine]:
         for number in range(streams):
-            script = make_script(seed, number, operations)
+            script = make_script(seed, number, operations, found)
             path = folder / f"{script.name}.jsonl"
-            with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-                subject = make(script)
-                if subject is not None:
-                    write_whole(path, lines(script, engine, found, subject, note))
-                    written.append(path)
-    return written
+            try:
+                with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+                    subject = make(script)
+                    if subject is not None:
+                        write_whole(path, lines(script, engine, found, subject, note))
+                        written.append(path)
+            except GaveUp as error:
+                lost.append(f"{script.name}: {' '.join(str(error).split())}")
+    return written, lost
 
 
 def lines(script: Script, engine: str, found: str, subject: Subject, note: str = "") -> Iterator[str]:
@@ -66,7 +82,9 @@ def lines(script: Script, engine: str, found: str, subject: Subject, note: str =
     while row is not None:
         wanted = row.pop("out", {})
         out = subject.step(Row({**row, "out": wanted}, Path(script.name), number))
-        yield _line({**row, "idle": True} if out == {"idle": True} else {**row, "out": out})
+        idle = {"idle": True} if out.get("idle") else {}
+        seen = {name: value for name, value in out.items() if name != "idle"}
+        yield _line(row | idle | ({"out": seen} if seen else {}))
         number += 1
         try:
             row = rows.send(out)

@@ -43,7 +43,7 @@ class Script:
 # ---------------------------------------------------------------- vLLM's cache manager
 
 
-def manager_script(seed: int, number: int, operations: int) -> Script:
+def manager_script(seed: int, number: int, operations: int, version: str) -> Script:
     """Look-ups, allocations, outputs, frees, preemptions and resets of the KV cache manager."""
     rng = np.random.default_rng([seed, 1, number])
     params = {
@@ -127,7 +127,7 @@ def _allocate(rng: np.random.Generator, r: _Live, block: int) -> Operations:
 # ---------------------------------------------------------------- vLLM's scheduler
 
 
-def scheduler_script(seed: int, number: int, operations: int) -> Script:
+def scheduler_script(seed: int, number: int, operations: int, version: str) -> Script:
     """Requests that arrive and are aborted; every step is scheduled and run by a fake model, to the end."""
     rng = np.random.default_rng([seed, 2, number])
     block = int(rng.choice([4, 16]))
@@ -152,9 +152,9 @@ def scheduler_script(seed: int, number: int, operations: int) -> Script:
     return Script(name, "v1_scheduler", header, lambda: _steps(requests, listed))
 
 
-def cadence_script(seed: int, number: int, operations: int) -> Script:
+def cadence_script(seed: int, number: int, operations: int, version: str) -> Script:
     """The same with the rules that vLLM has only since 0.33."""
-    script = scheduler_script(seed, 1000 + number, operations)
+    script = scheduler_script(seed, 1000 + number, operations, version)
     rng = np.random.default_rng([seed, 6, number])
     params = script.header["params"]
     few = [None, 2, 4]
@@ -198,61 +198,3 @@ def _steps(requests: list[Fields], listed: Fields) -> Operations:
         over.update(abort, (name for name, _ in got.get("finished", ())))
         if len(over) == len(requests):
             return
-
-
-# ---------------------------------------------------------------- SGLang's radix tree
-
-
-def radix_script(seed: int, number: int, operations: int) -> Script:
-    """Matches, inserts, locks and evictions of the tree by itself."""
-    rng = np.random.default_rng([seed, 3, number])
-    params: Fields = {
-        "page_size": int(rng.choice([1, 16])),
-        "policy": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")[number % 7],
-        "namespaces": [None] if rng.random() < 0.5 else [None, "lora-a"],
-    }
-    planned = list(_radix_rows(rng, operations, params["page_size"], params["namespaces"]))
-    header = {"params": params, "seed": seed, "notes": "clock: strictly increasing integer counter, one tick per read"}
-    name = f"sglang_radix_{number:02d}_{params['policy']}_p{params['page_size']}"
-    return Script(name, "radix_cache", header, lambda: _as_planned(planned), planned)
-
-
-def _as_planned(planned: list[Fields]) -> Operations:
-    for row in planned:
-        yield dict(row)
-
-
-def _radix_rows(rng: np.random.Generator, operations: int, page: int, namespaces: list[str | None]) -> list[Fields]:
-    prompts = Prompts(rng, 4 if page == 1 else 2, 8 * page + 40)
-    rows: list[Fields] = []
-    held: list[int] = []
-    slot, handles = 0, 0
-    while len(rows) < operations:
-        kind = rng.random()
-        ns = namespaces[int(rng.integers(0, len(namespaces)))]
-        key = {"key": prompts.draw()} | ({} if ns is None else {"ns": ns})
-        if kind < 0.4:
-            more: Fields = {"priority": int(rng.integers(0, 4))} if rng.random() < 0.5 else {}
-            more |= {"chunked": True} if rng.random() < 0.1 else {}
-            rows.append({"op": "insert", **key, "slot_base": slot, **more})
-            slot += -(-len(key["key"]) // page) * page
-        elif kind < 0.8:
-            rows.append({"op": "match", **key})
-            if len(held) < 6 and rng.random() < 0.3:
-                rows.append({"op": "lock", "h": handles})
-                held.append(handles)
-                handles += 1
-        elif kind < 0.9 and held:
-            rows.append({"op": "unlock", "h": held.pop(int(rng.integers(0, len(held))))})
-        else:
-            rows.append({"op": "evict", "n": int(rng.integers(1, 6 * page + 20))})
-    for number, row in enumerate(rows):
-        row["out"] = {"tree": None} if number % TREE_EVERY == TREE_EVERY - 1 else {}
-    return rows
-
-
-SCRIPTS: dict[str, tuple[Callable[[int, int, int], Script], ...]] = {
-    "vllm": (manager_script, scheduler_script, cadence_script),
-    "sglang": (radix_script,),
-}
-"""Engine -> makers of scripts: (seed, number of the stream, operations)."""

@@ -1,32 +1,43 @@
-"""SGLang's radix cache as a subject of recordings.
+"""SGLang as a subject of recordings: which part of it a script leads, and its radix tree by itself.
 
-Written against the public classes of `sglang.srt.mem_cache` as their documentation and signatures give them (0.5.12);
-it cannot be run where SGLang is missing, and no test here runs it against the real package. What tests hold is the
-scripts and the format, on kvbench's own code. The clock is replaced by a counter, so that no two reads tie, and the
-token allocator by one that only notes what is given back to it.
+Run against 0.5.12 and 0.5.23 on a CPU. The tree of 0.5.23 is its Python core here, whose nodes
+can be looked at; policy and scheduler run on the core that it takes by itself. No test here runs them against the real
+package: what tests hold is the scripts and the format, on kvbench's own code.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from importlib import import_module
-from itertools import count
 from typing import Any
 
 from ..recording import Row
-from .adapting import Open, call, merged
+from .adapting import call, merged
 from .scripts import Fields, Script
+from .sglang_engine import Engine, prepare
+from .sglang_policy import Policy
+from .sglang_scheduler import Scheduling
+
+CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 
 
 class _Notes:
-    """An allocator that notes what the tree frees."""
+    """An allocator that notes what the tree frees; slots are the recording's."""
 
-    def __init__(self, torch: Any) -> None:
-        self.device = torch.device("cpu")
+    def __init__(self, torch: Any, page: int) -> None:
+        self.device, self.page_size = torch.device("cpu"), page
         self.freed: list[list[int]] = []
 
     def free(self, slots: Any) -> None:
         self.freed.append(slots.tolist())
+
+    def free_segment(self, slots: Any, *, start_pos: int) -> None:
+        self.free(slots)
+
+    def free_segments(self, segments: Any) -> None:
+        for slots, _ in segments:
+            self.free(slots)
 
 
 class Radix:
@@ -34,25 +45,24 @@ class Radix:
 
     def __init__(self, script: Script) -> None:
         p = script.header["params"]
-        self.torch: Any = import_module("torch")
-        self.module: Any = import_module("sglang.srt.mem_cache.radix_cache")
-        self.types: Any = import_module("sglang.srt.mem_cache.base_prefix_cache")
-        init: Any = import_module("sglang.srt.mem_cache.cache_init_params")
-        ticks = count(1)
-        vars(self.module)["time"] = Open(
-            monotonic=lambda: next(ticks), time=lambda: next(ticks), perf_counter=lambda: 0.0
+        tree = {"kv_tokens": p["page_size"], "eviction_policy": p["policy"], "page_size": p["page_size"]}
+        config = {name: p[name] for name in ("eviction_policy_config",) if name in p}
+        os.environ[CORE] = "python"
+        try:
+            self.engine = Engine(tree | config, 1)
+        finally:
+            del os.environ[CORE]
+        self.new, self.page, self.torch, self.types = (
+            self.engine.new,
+            p["page_size"],
+            self.engine.torch,
+            self.engine.types,
         )
-        self.notes, self.page = _Notes(self.torch), p["page_size"]
-        params = call(
-            init.CacheInitParams,
-            disable=False,
-            req_to_token_pool=None,
-            token_to_kv_pool_allocator=self.notes,
-            page_size=self.page,
-            eviction_policy=p["policy"],
-        )
-        self.cache = self.module.RadixCache(params)
-        self.found: Any = self.cache.root_node
+        self.cache = self.engine.tree
+        self.notes = _Notes(self.torch, self.page)
+        self.cache.token_to_kv_pool_allocator = self.notes
+        self.root = self.cache.root_node_handle() if self.new else self.cache.root_node
+        self.found: Any = self.root
         self.held: dict[int, Any] = {}
         self.totals: Counter[str] = Counter()
 
@@ -69,36 +79,42 @@ class Radix:
 
     def _key(self, row: Row) -> Any:
         whole = len(row["key"]) // self.page * self.page
-        return self.module.RadixKey(list(row["key"][:whole]), row.get("ns"))
+        return self.engine.key(list(row["key"][:whole]), row.get("ns"))
 
     def _match(self, row: Row) -> Fields:
         result = self.cache.match_prefix(call(self.types.MatchPrefixParams, key=self._key(row)))
         self.found = result.last_device_node
-        slots = result.device_indices.tolist()
-        return {"len": len(slots), "slots": merged(slots)}
+        slots = self.cache.path_device_indices(self.found) if self.new else result.device_indices
+        return {"len": len(slots), "slots": merged(slots.tolist())}
 
     def _insert(self, row: Row) -> Fields:
-        key = self._key(row)
-        value = self.torch.arange(row["slot_base"], row["slot_base"] + len(key), dtype=self.torch.int64)
+        key, base = self._key(row), row["slot_base"]
         params = call(
             self.types.InsertParams,
             key=key,
-            value=value,
-            chunked=row.get("chunked", False),
+            value=self.torch.arange(base, base + len(key), dtype=self.torch.int64),
             priority=row.get("priority", 0),
+            chunked=row.get("chunked", False),
+            inserted_len=row.get("inserted", 0),
         )
         return {"prefix_len": int(self.cache.insert(params).prefix_len)}
 
     def _lock(self, row: Row) -> Fields:
-        self.held[row["h"]] = self.found
-        return self._change(self.cache.inc_lock_ref, self.found)
+        before = self.cache.evictable_size()
+        if self.new:
+            self.held[row["h"]] = self.cache.lock(self.found)
+        else:
+            self.held[row["h"]] = self.found
+            self.cache.inc_lock_ref(self.found)
+        return {"delta": int(self.cache.evictable_size() - before)}
 
     def _unlock(self, row: Row) -> Fields:
-        return self._change(self.cache.dec_lock_ref, self.held.pop(row["h"]))
-
-    def _change(self, action: Any, node: Any) -> Fields:
         before = self.cache.evictable_size()
-        action(node)
+        held = self.held.pop(row["h"])
+        if self.new:
+            self.cache.unlock(held)
+        else:
+            self.cache.dec_lock_ref(held)
         return {"delta": int(self.cache.evictable_size() - before)}
 
     def _evict(self, row: Row) -> Fields:
@@ -108,25 +124,35 @@ class Radix:
 
     def _tree(self) -> list[list[Any]]:
         rows: list[list[Any]] = []
+        core = self.cache.tree_core if self.new else self.cache
 
         def name(node: Any) -> tuple[str, list[int]]:
             return node.key.extra_key or "", list(node.key.token_ids)
 
         def walk(parent: Any, depth: int) -> None:
             for node in sorted(parent.children.values(), key=name):
-                length, first = len(node.key), int(node.value[0])
-                counts = [int(node.lock_ref), int(node.hit_count), int(node.priority)]
+                own = node.component_data[0] if self.new else node
+                length, first = len(node.key), int(own.value[0])
+                counts = [int(own.lock_ref), int(node.hit_count), int(node.priority)]
                 rows.append([depth, length, first, *counts, node.key.extra_key])
                 walk(node, depth + length)
 
-        walk(self.cache.root_node, 0)
+        walk(core.root_node, 0)
         return rows
 
     def last(self) -> Fields:
         return {"summary": {name: self.totals[name] for name in ("match_hit", "evicted", "locks", "ops")}}
 
 
+SUBJECTS: dict[str, Any] = {
+    "radix_cache": Radix,
+    "schedule_policy_and_prefill_adder": Policy,
+    "scheduler": Scheduling,
+}
+
+
 def load() -> Any:
     """What makes a subject of a script. ImportError: SGLang or something that it needs is missing."""
+    prepare()
     import_module("sglang.srt.mem_cache.radix_cache")
-    return Radix
+    return lambda script: SUBJECTS[script.component](script)
