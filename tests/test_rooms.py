@@ -19,7 +19,7 @@ LEVELS = (
     ("prefix",),
     ("tiers", "experts"),
     ("scheduler",),
-    ("client",),
+    ("client", "routing"),
     ("engine",),
     ("cluster",),
     ("measured",),

@@ -42,6 +42,16 @@ def honest_notes(cache_state: str, journal: Journal) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def outside_notes(outside: int, steps: int) -> tuple[str, ...]:
+    """How many steps the step times were not measured for."""
+    if outside == 0:
+        return ()
+    return (
+        f"{outside:,} of {steps:,} steps lie beyond what the step times were measured for (`kvbench device show`): "
+        "there they go on as they grew before",
+    )
+
+
 def excluded_notes(excluded: Sequence[str]) -> tuple[str, ...]:
     """What is not in the results."""
     if not excluded:

@@ -7,6 +7,7 @@ KEY_OF_OPTION = {
     "preset": "preset",
     "model": "model",
     "device": "device",
+    "step_times": "step_times",
     "tp": "tp",
     "dtype": "dtype",
     "num_prompts": "num_prompts",

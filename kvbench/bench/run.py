@@ -32,7 +32,7 @@ from ..workload.trace import TraceInfo
 from .configure import Configured
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
-from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, target_notes
+from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outside_notes, target_notes
 from .refusals import clip_notes, failures, refusals
 from .step_times import step_costs
 from .system import System, build_system
@@ -171,6 +171,7 @@ def _record(
             *fault_notes(system.settings.faults),
             *requests.notes,
             *(costs.notes if config["clock"] == "modelled" else ()),
+            *outside_notes(counters.outside_steps, counters.num_steps),
             *beam_notes(config["beam.width"], config["beam.skew"]),
             *excluded_notes(requests.excluded),
             *target,

@@ -12,6 +12,7 @@ from typing import Any
 from ..core.config import DEFAULTS, Config
 from ..core.errors import UsageError
 from ..core.units import NS_PER_US
+from ..costs.classes import fitted
 from ..costs.deployment import Deployment
 from ..costs.devices import find_device
 from ..costs.keys import CostSettings
@@ -29,6 +30,9 @@ from ..engine.settings import (
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
 from .start import check_start
+
+_HOST_LINK_SHARE = 0.8
+"""Of the host link's bandwidth that large copies reach."""
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -91,7 +95,8 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     budget = memory_budget(deployment, engine_limits(config))
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
-    costs = CostSettings(**config.section("costs"))
+    costs = fitted(CostSettings(**config.section("costs")), device, config["dtype"])
+    config = config.replaced(_fitted_keys(config, costs), "by device class")
     settings = _settings(config, costs, budget, record_steps)
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
@@ -121,7 +126,7 @@ def _measured_system(config: Config) -> System:
     budget = cpu_budget(config, shape)
     config = config.replaced({"cache.blocks": budget.num_blocks, "kv_dtype": "bf16"}, "memory budget")
     deployment = Deployment(device, model, "bf16", "bf16", 1, config["block_tokens"], config["max_model_len"])
-    costs = CostSettings(**config.section("costs"))
+    costs = fitted(CostSettings(**config.section("costs")), device, "bf16")
     settings = measured_settings(_settings(config, costs, budget, record_steps=True))
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
@@ -131,7 +136,7 @@ def _measured_system(config: Config) -> System:
 
 def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs: CostSettings) -> int:
     """Nanoseconds of one block over the link to the host."""
-    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * costs.link_efficiency
+    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * _HOST_LINK_SHARE
     if config["cache.kind"] == "none":
         raise UsageError(
             f"{where}: cache.backup copies what a prefix cache can find again; set cache.kind = hash or radix"
@@ -189,6 +194,12 @@ def _measured_host(config: Config) -> dict[str, Any]:
     given = {f"costs.{name}": us for name, us in host_times(config["device"], config["step_times"]).items()}
     preset = f"preset {config['preset']}"
     return {key: us for key, us in given.items() if config.where[key] in (DEFAULTS, preset)}
+
+
+def _fitted_keys(config: Config, costs: CostSettings) -> dict[str, Any]:
+    """What keys came to that were open for the device's class to say."""
+    section = config.section("costs")
+    return {f"costs.{name}": getattr(costs, name) for name, value in section.items() if getattr(costs, name) != value}
 
 
 def _closed(config: Config, model: Model) -> dict[str, Any]:

@@ -46,16 +46,55 @@ def build_command(**parameters: Any) -> int:
     return EXIT_OK
 
 
+@device_command.command("show")
+@click.argument("name", metavar="NAME")
+@click.option("--model", metavar="NAME", help="A known model; of a file .npz: its own.")
+@click.option("--tp", metavar="N", help="Tensor parallelism.")
+@click.option("--dtype", metavar="TYPE", help="Of the weights.")
+@click.option("--preset", metavar="NAME", help="Of the engine whose kernels and graphs they are.")
+@click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Any key (kvbench config).")
+@click.option("--plot", metavar="FILE", help="Draw them beside the roofline: .svg or .png.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def show_command(name: str, sets: tuple[str, ...], plot: str | None, as_json: bool, **parameters: Any) -> int:
+    """Show step times: where they are from, what steps take, beside the roofline.
+
+    NAME is a known device, a file of one (.npz, .toml), or a table of measured steps (.csv).
+    """
+    from ..bench.device import describe, shown_system, step_curves
+    from ..bench.step_times import found_times
+    from ..report.files import write_whole
+    from ..report.plot import check_picture, picture
+    from ..report.run_json import to_text
+    from ..report.step_times import curves_charts, curves_document, curves_tables
+    from ..report.table import labelled
+
+    target = None if plot is None else Path(plot)
+    if target is not None:
+        check_picture(target)
+    given = [(f"--{key}", f"{key}={value}") for key, value in parameters.items() if value is not None]
+    system = shown_system(name, [*given, *(("--set", text) for text in sets)])
+    rows, curves = describe(found_times(system)), step_curves(system)
+    if target is not None:
+        write_whole(target, [picture(curves_charts(curves), target.suffix)])
+    if as_json:
+        click.echo(to_text({**_document(rows), **curves_document(curves)}), nl=False)
+    else:
+        click.echo(f"{labelled(rows)}\n\n{curves_tables(curves)}")
+    return EXIT_OK
+
+
+def _document(rows: list[tuple[str, str]]) -> dict[str, Any]:
+    """Labels and texts; several notes are one list."""
+    notes = [text for label, text in rows if label == "note"]
+    return {**{label: text for label, text in rows if label != "note"}, "notes": notes}
+
+
 def _show(rows: list[tuple[str, str]], as_json: bool) -> None:
-    """Labels and texts; several notes are one list in JSON."""
+    """What is known of a table."""
     from ..report.run_json import to_text
     from ..report.table import labelled
 
-    if not as_json:
-        click.echo(labelled(rows))
-        return
-    notes = [text for label, text in rows if label == "note"]
-    click.echo(to_text({**{label: text for label, text in rows if label != "note"}, "notes": notes}), nl=False)
+    click.echo(to_text(_document(rows)) if as_json else labelled(rows) + "\n", nl=False)
 
 
 def _of_profile(parameters: dict[str, Any]) -> StepTimes:

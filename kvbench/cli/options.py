@@ -85,6 +85,7 @@ def configuration_options(command: F) -> F:
             help="A known model or a path to its config.json.",
         ),
         click.option("--device", metavar="NAME", shell_complete=names_from(_devices), help="A known device."),
+        click.option("--step-times", metavar="FILE", help="Step times from a file: .npz, or .csv of measured steps."),
         click.option("--tp", metavar="N", help="Tensor parallelism."),
         click.option("--dtype", metavar="TYPE", help="Of the weights: bf16, fp16, fp8, int8, fp4."),
         click.option("--num-prompts", metavar="N", help="Requests to run."),

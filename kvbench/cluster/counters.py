@@ -38,6 +38,7 @@ def counters_of(engines: Sequence[Engine], settings: EngineSettings, now_ns: int
         num_steps=total("num_steps"),
         decode_steps=total("decode_steps"),
         prefill_steps=total("prefill_steps"),
+        outside_steps=total("outside_steps"),
         prefill_tokens=total("sum_prefill_tokens"),
         decode_tokens=total("sum_decode_tokens"),
         matched_tokens=total("matched_tokens"),

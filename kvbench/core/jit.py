@@ -39,6 +39,7 @@ _JITTED_ROOMS = (
     "prefix",
     "scheduler",
     "client",
+    "routing",
     "engine",
     "cluster",
     "measured",

@@ -147,6 +147,8 @@ class Counters:
     """Blocks copied to host memory beside the steps."""
     backup_ns: int = 0
     """Time that their link was busy."""
+    outside_steps: int = 0
+    """Steps that were larger than what their step times were measured for."""
     unwritten_hits: int = 0
     """Check mode: blocks that were hit although they had never been computed, as the preset's engine allows."""
     saved_blocks_mean: float = 0.0

@@ -1,12 +1,9 @@
 """The keys of `[costs]` and the settings they make.
 
-What the defaults rest on. Efficiencies: .5 of dense FLOP/s and .8 of bandwidth, the starting points that
-published simulators fit to prefill and to decode. All-reduce: 10 us, the peer-to-peer latency of
-aiconfigurator's system files. launch_us: 2 us, below the 3 us those files add to an operation, because
-captured graphs shorten the gaps. Host overheads are those of an engine without overlap. These three were
-picked by hand, among ten settings, against the 139 public measurements that aiconfigurator publishes (Qwen3
-32B on H100 under vLLM, Llama 3.1 8B on H200 under SGLang): the median error of mean TPOT is 9 %, on those
-same rows. Tokenising and detokenising are guesses. Nothing is calibrated for any one machine.
+What the defaults rest on. Efficiencies, the gap between kernels, the time of an all-reduce and the floor of a step are
+those of the device's class (classes.py), fitted to measured kernels and profiles. Host times are those of the engine's
+version, by its preset; without one, a guess. Tokenising and detokenising are guesses. Nothing is calibrated for any one
+machine.
 """
 
 from __future__ import annotations
@@ -15,16 +12,20 @@ from dataclasses import dataclass
 
 from ..core.keys import Key
 
+FITTED_SHARE, FITTED_US = 0.0, -1.0
+"""As fitted for the device's class."""
+
 
 @dataclass(frozen=True)
 class CostSettings:
     """Values of COST_KEYS; each field is the key `costs.<field>`."""
 
-    flops_efficiency: float = 0.5
-    bandwidth_efficiency: float = 0.8
-    link_efficiency: float = 0.8
-    allreduce_latency_us: float = 10.0
-    launch_us: float = 2.0
+    flops_efficiency: float = FITTED_SHARE
+    bandwidth_efficiency: float = FITTED_SHARE
+    link_efficiency: float = FITTED_SHARE
+    allreduce_latency_us: float = FITTED_US
+    launch_us: float = FITTED_US
+    floor_us: float = FITTED_US
     step_overhead_us: float = 500.0
     request_overhead_us: float = 10.0
     tokenize_us_per_request: float = 0.0
@@ -42,19 +43,26 @@ GRAPH_RULES = ("none", "vllm", "vllm-ascend", "sglang")
 
 
 def _efficiency(name: str, meaning: str) -> Key:
-    return Key(f"costs.{name}", "float", getattr(DEFAULTS, name), "", meaning, low=0.01, high=1.0)
+    meaning += "; 0 = as fitted for the device's class"
+    return Key(f"costs.{name}", "float", getattr(DEFAULTS, name), "", meaning, low=0.0, high=1.0)
 
 
 def _time(name: str, meaning: str) -> Key:
     return Key(f"costs.{name}", "float", getattr(DEFAULTS, name), "us", meaning, low=0.0, high=1e6)
 
 
+def _fitted_time(name: str, meaning: str) -> Key:
+    meaning += "; -1 = as fitted for the device's class"
+    return Key(f"costs.{name}", "float", getattr(DEFAULTS, name), "us", meaning, low=-1.0, high=1e6)
+
+
 COST_KEYS: tuple[Key, ...] = (
     _efficiency("flops_efficiency", "share of the dense FLOP/s that matrix products and attention reach"),
     _efficiency("bandwidth_efficiency", "share of the memory bandwidth that reading weights and KV reaches"),
     _efficiency("link_efficiency", "share of the link bandwidth that an all-reduce reaches"),
-    _time("allreduce_latency_us", "fixed time of each of the two all-reduces per layer (tp > 1)"),
-    _time("launch_us", "gap before each kernel of a step"),
+    _fitted_time("allreduce_latency_us", "fixed time of each of the two all-reduces per layer (tp > 1)"),
+    _fitted_time("launch_us", "gap before each kernel of a step"),
+    _fitted_time("floor_us", "no step keeps the device for less"),
     _time("step_overhead_us", "host time of a step: schedule, prepare inputs, sample"),
     _time("request_overhead_us", "host time of a step for each sequence in it"),
     _time("tokenize_us_per_request", "delay of a request before it is queued: HTTP, template, hand-over"),

@@ -24,15 +24,15 @@ class KnownError:
 
 KNOWN_ERRORS: dict[str, KnownError] = {
     "kernels": KnownError(
-        "TPOT +-4.8 %, TTFT +-26 % (medians, client fitted)",
+        "TPOT +-4.2 %, TTFT +-26 % (medians, client fitted)",
         "139 deployments",
         "kvbench validate DIR",
-        "host times of vLLM 0.12 and the prompts a slot of the client were chosen on these rows",
+        "host times of vLLM 0.12 and SGLang and the prompts a slot of the client were chosen on these rows",
     ),
     "profile": KnownError("TPOT +-0.3 %, TTFT +-1.6 % (means)", "one run of vLLM", "kvbench validate DIR"),
     "roofline": KnownError(
-        "TPOT +-7.8 %, TTFT +-30 % (medians, client fitted)",
-        "70 deployments",
+        "TPOT +-4.2 %, TTFT +-26 % (medians, client fitted)",
+        "139 deployments on H100 and H200",
         "kvbench validate DIR --set costs.silicon=false",
         "as for kernels",
     ),

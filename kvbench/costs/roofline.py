@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core.errors import UsageError
 from .axes import F64, Grid, axis_points, sample_line
+from .classes import fitted
 from .deployment import Deployment
 from .keys import DEFAULTS, CostSettings
 from .models import (
@@ -173,6 +174,8 @@ def _power(base: float, exponent: F64) -> F64:
 def make_rank(deployment: Deployment, settings: CostSettings = DEFAULTS) -> Rank:
     """One rank with its effective rates."""
     device = deployment.device
+    wide = fitted(settings, device, "bf16")
+    settings = fitted(settings, device, deployment.dtype)
     flops = device.flops(deployment.dtype) or device.flops_bf16
     link = device.scale_up or device.host_link
     if deployment.tp > 1 and not link:
@@ -180,7 +183,7 @@ def make_rank(deployment: Deployment, settings: CostSettings = DEFAULTS) -> Rank
     return Rank(
         deployment=deployment,
         flops_per_ns=flops * settings.flops_efficiency / 1e9,
-        wide_flops_per_ns=device.flops_bf16 * settings.flops_efficiency / 1e9,
+        wide_flops_per_ns=device.flops_bf16 * wide.flops_efficiency / 1e9,
         bytes_per_ns=device.memory_bandwidth * settings.bandwidth_efficiency / 1e9,
         link_bytes_per_ns=link * settings.link_efficiency / 1e9,
         allreduce_ns=settings.allreduce_latency_us * 1e3,
@@ -190,6 +193,7 @@ def make_rank(deployment: Deployment, settings: CostSettings = DEFAULTS) -> Rank
 def roofline_times(deployment: Deployment, settings: CostSettings = DEFAULTS) -> StepTimes:
     """Step times of this combination, for sequences up to deployment.length."""
     rank, device = make_rank(deployment, settings), deployment.device
+    settings = fitted(settings, device, deployment.dtype)
     decode = _decode_grid(rank)
     source = (
         f"roofline of {device.title}: datasheet, uncalibrated ({settings.flops_efficiency:g} of FLOP/s, "
@@ -216,6 +220,7 @@ def roofline_times(deployment: Deployment, settings: CostSettings = DEFAULTS) ->
         decode=decode,
         mixed=decode,
         launch_ns=_kernels(deployment) * settings.launch_us * 1e3,
+        floor_ns=settings.floor_us * 1e3,
     )
 
 

@@ -25,7 +25,7 @@ from .axes import F64, Grid, axis_points, sample_line
 from .deployment import Deployment
 from .step_times import Origin, StepTimes, shape_of
 
-_COLUMNS = ("prefill_tokens", "decodes", "context", "ms")
+COLUMNS = ("prefill_tokens", "decodes", "context", "ms")
 _LEAST_ROWS = 8
 _ROUNDS = 50
 _FLOOR_QUANTILE, _NEAR_FLOOR = 0.1, 1.03
@@ -149,9 +149,9 @@ def read_steps(path: Path) -> Steps:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            absent = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+            absent = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if absent:
-                raise UsageError(f"{path}: no column {', '.join(absent)}; a table of steps has {', '.join(_COLUMNS)}")
+                raise UsageError(f"{path}: no column {', '.join(absent)}; a table of steps has {', '.join(COLUMNS)}")
             rows = [_row(path, number, row) for number, row in enumerate(reader, 2)]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not a readable table of steps: {error}") from None

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..core.errors import UsageError
 from .axes import Grid, Line
+from .classes import fitted
 from .deployment import Deployment
 from .devices import Device
 from .keys import DEFAULTS, CostSettings
@@ -102,6 +103,7 @@ class StepTimes:
 
     def tables(self, settings: CostSettings = DEFAULTS, graphs: Graphs = NO_GRAPHS) -> CostTables:
         """Tables for the evaluator: with the host times of these settings, padded to these graphs."""
+        settings = fitted(settings, self.origin.device, self.origin.dtype)
         overheads = Overheads(
             step_ns=settings.step_overhead_us * 1e3,
             sequence_ns=settings.request_overhead_us * 1e3,

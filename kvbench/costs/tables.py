@@ -9,7 +9,7 @@ Who fills the tables (datasheet, profile, measured kernels, fit) is unknown here
 Between the points of an axis (see axes.py) interpolation is (bi)linear, beyond the last one the last stretch
 goes on. Floats live only here: in a fixed order, without libm, rounded to whole ns once per chunk and
 resource, so that the same query gives the same integer on every machine. Nothing is allocated; measured
-warm on one core of a shared machine: step_ns 30-50 ns, add_prefill 16-26 ns.
+warm on one core of a shared machine: step_ns 38-60 ns, add_prefill 10-20 ns.
 """
 
 from __future__ import annotations
@@ -59,16 +59,8 @@ RESOURCE_NAMES = ("linear", "prefill_attention", "decode_attention", "communicat
 UNREAD = ("decode_context_max", "expert_load_max", "active_experts", "dispatch_bytes")
 """Dimensions of the query that no table here has: uneven contexts, expert imbalance."""
 
-# What a table was measured up to: entries of CostTables.limits.
-(
-    LIMIT_TOKENS,
-    LIMIT_SEQUENCES,
-    LIMIT_CHUNK,
-    LIMIT_CHUNK_CONTEXT,
-    LIMIT_BATCH,
-    LIMIT_CONTEXT,
-) = range(6)
 LIMIT_NAMES = ("tokens", "sequences", "chunk", "chunk_context", "batch", "context")
+"""What a table was measured up to: fields limit_<name> of CostTables."""
 NO_LIMITS = (np.inf,) * len(LIMIT_NAMES)
 """Of formulas: they hold everywhere."""
 
@@ -94,7 +86,7 @@ class CostTables:
                           a single chunk leaves out
     launch_ns             gaps between the kernels of a step, on the device
     floor_ns              no step keeps the device for less: its launches take as long
-    limits                (6,) counts up to which the source of the tables has points, see LIMIT_NAMES; inf = all
+    limit_*               counts up to which the source of the tables has points, see LIMIT_NAMES; inf = all
     """
 
     linear_ns: "f8[::1]"
@@ -119,7 +111,12 @@ class CostTables:
     prefill_step_ns: "f8"
     launch_ns: "f8"
     floor_ns: "f8"
-    limits: "f8[::1]"
+    limit_tokens: "f8"
+    limit_sequences: "f8"
+    limit_chunk: "f8"
+    limit_chunk_context: "f8"
+    limit_batch: "f8"
+    limit_context: "f8"
 
 
 @dataclass(frozen=True)
@@ -192,7 +189,7 @@ def build_tables(
         *(decode.row_bits, decode.column_bits),
         *(graphs.table(), graphs.mixed),
         *(overheads.step_ns, overheads.sequence_ns, overheads.copy_ns_per_byte),
-        *(overheads.prefill_step_ns, overheads.launch_ns, overheads.floor_ns, np.array(limits, np.float64)),
+        *(overheads.prefill_step_ns, overheads.launch_ns, overheads.floor_ns, *limits),
     )
 
 
@@ -221,8 +218,7 @@ def add_prefill(tables, query, new_tokens, context):
     query[NEW_TOKENS] += new_tokens
     query[NUM_PREFILL] += 1.0
     query[NUM_SEQUENCES] += 1.0
-    limits = tables.limits
-    if new_tokens > limits[LIMIT_CHUNK] or context > limits[LIMIT_CHUNK_CONTEXT]:
+    if new_tokens > tables.limit_chunk or context > tables.limit_chunk_context:
         query[OUTSIDE] = 1.0
     compute, memory = tables.prefill_compute_ns, tables.prefill_memory_ns
     row, down = _place(np.float64(new_tokens), tables.prefill_new_bits, compute.shape[0])
@@ -259,14 +255,15 @@ def step_ns(tables, query, resources):
     """
     linear = communication = decode = host = launch = 0
     sequences, batch, context = query[NUM_SEQUENCES], query[DECODE_BATCH], query[DECODE_CONTEXT_SUM]
-    limits = tables.limits
     if batch > 0.0:
         kind = BESIDE_PREFILL if query[NUM_PREFILL] > 0.0 else ALONE
-        compute, memory = tables.decode_compute_ns[kind], tables.decode_memory_ns[kind]
-        row, down = _place(batch, tables.decode_batch_bits, compute.shape[0])
-        column, along = _place(context, tables.decode_context_bits, compute.shape[1])
-        decode = _whole(max(_on_grid(compute, row, down, column, along), _on_grid(memory, row, down, column, along)))
-        if batch > limits[LIMIT_BATCH] or context > batch * limits[LIMIT_CONTEXT]:
+        compute, memory = tables.decode_compute_ns, tables.decode_memory_ns
+        row, down = _place(batch, tables.decode_batch_bits, compute.shape[1])
+        column, along = _place(context, tables.decode_context_bits, compute.shape[2])
+        decode = _whole(
+            max(_of_kind(compute, kind, row, down, column, along), _of_kind(memory, kind, row, down, column, along))
+        )
+        if batch > tables.limit_batch or context > batch * tables.limit_context:
             query[OUTSIDE] = 1.0
     once = tables.prefill_step_ns if query[NUM_PREFILL] > 0.0 else 0.0
     prefill = _whole(query[PREFILL_ATTENTION_NS] + once)
@@ -279,7 +276,7 @@ def step_ns(tables, query, resources):
         host = _whole(tables.host_step_ns + tables.host_sequence_ns * sequences)
         busy = linear + prefill + decode + communication
         launch = max(_whole(tables.launch_ns), _whole(tables.floor_ns) - busy)
-        if tokens > limits[LIMIT_TOKENS] or sequences > limits[LIMIT_SEQUENCES]:
+        if tokens > tables.limit_tokens or sequences > tables.limit_sequences:
             query[OUTSIDE] = 1.0
     resources[LINEAR] = linear
     resources[PREFILL_ATTENTION] = prefill
@@ -327,4 +324,12 @@ def _on_line(ns, bits, count):
 def _on_grid(ns, row, down, column, along):
     upper = ns[row, column] + along * (ns[row, column + 1] - ns[row, column])
     lower = ns[row + 1, column] + along * (ns[row + 1, column + 1] - ns[row + 1, column])
+    return upper + down * (lower - upper)
+
+
+@jit
+def _of_kind(ns, kind, row, down, column, along):
+    """_on_grid of one of several tables; a view of it would be counted in and out, which takes as long as reading."""
+    upper = ns[kind, row, column] + along * (ns[kind, row, column + 1] - ns[kind, row, column])
+    lower = ns[kind, row + 1, column] + along * (ns[kind, row + 1, column + 1] - ns[kind, row + 1, column])
     return upper + down * (lower - upper)

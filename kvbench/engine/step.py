@@ -15,7 +15,7 @@ import numpy as np
 from ..core.jit import inline
 from ..core.journal import STEP_COLUMNS
 from ..core.units import NEVER_NS
-from ..costs.tables import COPY_BYTES, HOST, add_prefill, clear, set_decode, step_ns
+from ..costs.tables import COPY_BYTES, HOST, OUTSIDE, add_prefill, clear, set_decode, step_ns
 from ..scheduler import kv
 from ..scheduler.backup import end_copies, next_end
 from ..scheduler.lifecycle import accept, drop_waiting
@@ -67,6 +67,7 @@ def execute(e):
     if batch > 0:
         set_decode(query, batch, context, 0)
     duration = step_ns(e.costs, query, e.resources)
+    e.outside_steps += np.int64(query[OUTSIDE] > 0.0)
     e.step_model_ns = duration - e.resources[HOST] if e.overlap else duration
     e.step_prefill_ns = 0
     if chunks > 0:

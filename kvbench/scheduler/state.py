@@ -324,6 +324,7 @@ class Engine:
     num_steps: "i8"
     decode_steps: "i8"
     prefill_steps: "i8"
+    outside_steps: "i8"
     sum_prefill_tokens: "i8"
     sum_decode_tokens: "i8"
     matched_tokens: "i8"

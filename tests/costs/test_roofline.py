@@ -1,12 +1,36 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from kvbench.costs import roofline as product
 from kvbench.costs import tables as t
+from kvbench.costs.classes import ASCEND, GDDR, HBM, class_of, fitted
 from kvbench.costs.keys import COST_KEYS, CostSettings
 from kvbench.costs.models import active_parameters, kv_bytes_per_token, total_parameters
-from kvbench.costs.roofline import MAX_SEQUENCES, MAX_STEP_TOKENS, make_rank, roofline
+from kvbench.costs.roofline import MAX_SEQUENCES, MAX_STEP_TOKENS, roofline_times
+from kvbench.costs.shipped import shipped_times
 
 from .steps import deployment, price
+
+ROUND = CostSettings(
+    flops_efficiency=0.5,
+    bandwidth_efficiency=0.8,
+    link_efficiency=0.8,
+    allreduce_latency_us=10,
+    launch_us=2,
+    floor_us=0,
+)
+"""Round shares, so that expected times can be written down."""
+
+
+def roofline(where, settings=ROUND):
+    return product.roofline(where, settings)
+
+
+def make_rank(where, settings=ROUND):
+    return product.make_rank(where, settings)
+
 
 COMBINATIONS = [
     deployment(),
@@ -138,17 +162,17 @@ def test_missing_units_run_at_the_16_bit_rate_and_say_so():
 
 
 def test_overheads_are_those_of_the_keys():
-    base = CostSettings(step_overhead_us=100, request_overhead_us=7, launch_us=0)
+    base = replace(ROUND, step_overhead_us=100, request_overhead_us=7, launch_us=0)
     quiet = roofline(deployment(), base).tables
     assert price(quiet, [[5, 0, 3, 30, 0]])[0][0, t.HOST] == 100_000 + 4 * 7_000
-    launched = roofline(deployment(), CostSettings(launch_us=1, step_overhead_us=0)).tables
+    launched = roofline(deployment(), replace(ROUND, launch_us=1, step_overhead_us=0)).tables
     out, _ = price(launched, [[1, 0, 0, 0, 0]])
     assert out[0, t.LAUNCH] == (32 * 9 + 4) * 1_000
     assert out[0, t.HOST] == 10_000
 
 
 def test_the_source_names_the_efficiencies():
-    source = roofline(deployment("ascend-910b"), CostSettings(flops_efficiency=0.37)).source
+    source = roofline(deployment("ascend-910b"), replace(ROUND, flops_efficiency=0.37)).source
     assert "datasheet, uncalibrated (0.37 of FLOP/s, 0.8 of bandwidth)" in source
     assert "confidence low" in source
 
@@ -168,3 +192,32 @@ def test_keys_are_the_settings():
     for key in (key for key in COST_KEYS if key.kind == "float"):
         assert key.low <= key.default <= key.high
         assert key.unit == ("us" if "_us" in key.name else "")
+
+
+def test_what_is_open_is_that_of_the_class():
+    for device, kind in (("h20", HBM), ("rtx-4090", GDDR), ("ascend-910c", ASCEND)):
+        where = deployment(device)
+        assert class_of(where.device) is kind
+        settings = fitted(CostSettings(), where.device, "bf16")
+        assert (settings.flops_efficiency, settings.bandwidth_efficiency) == (kind.flops, kind.bandwidth)
+        assert fitted(CostSettings(), where.device, "fp8").flops_efficiency == kind.narrow_flops
+        assert fitted(ROUND, where.device, "bf16") == ROUND
+    assert roofline_times(deployment("ascend-910b")).floor_ns == 14.8e6
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("device", ["h100", "h200"])
+def test_the_roofline_is_near_to_measured_kernels(device, engine):
+    """Of steps of decodes and prompts alone, at every tp and model that ships: 5 % in the median."""
+    steps = [[0, 0, n, n * context, 0] for n in (1, 16, 128) for context in (512, 8192)]
+    steps += [[n, 0, 0, 0, 0] for n in (512, 2048, 8192)]
+    errors = []
+    for model in ("llama-3.1-8b", "llama-3.1-70b", "qwen3-32b"):
+        for tp in (1, 2, 4, 8):
+            where = deployment(device, model, tp=tp)
+            (found, measured) = (
+                price(x.tables(), steps) for x in (roofline_times(where), shipped_times(where, engine))
+            )
+            errors += list((found[1] - found[0][:, t.HOST]) / (measured[1] - measured[0][:, t.HOST]) - 1)
+    assert np.median(np.abs(errors)) < 0.05
+    assert abs(np.median(errors)) < 0.04

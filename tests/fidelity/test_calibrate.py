@@ -45,7 +45,9 @@ def system(*more: str):
 
 def test_a_slower_server_is_found_and_predicted():
     """Every matrix and all memory 1.25 times as slow, and 2 ms of host a step."""
-    truth = known_server("costs.flops_efficiency=0.4", "costs.bandwidth_efficiency=0.64", "costs.step_overhead_us=2000")
+    truth = known_server(
+        "costs.flops_efficiency=0.56", "costs.bandwidth_efficiency=0.704", "costs.step_overhead_us=2000"
+    )
     found = calibrate(system(), [truth], holdout=0.25)
     values = {line.name: line for line in found.lines}
     assert values["linear"].value == pytest.approx(1.25, rel=0.1)

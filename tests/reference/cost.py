@@ -97,7 +97,8 @@ class Step:
 
     def is_outside(self):
         """Whether a look-up lies beyond what was measured."""
-        tokens, sequences, chunk, chunk_context, batch, context = self.t["limits"]
+        names = ("tokens", "sequences", "chunk", "chunk_context", "batch", "context")
+        tokens, sequences, chunk, chunk_context, batch, context = (self.t[f"limit_{name}"] for name in names)
         return bool(
             self.paid_tokens() > tokens
             or len(self.chunks) + self.batch > sequences

@@ -1,0 +1,69 @@
+"""Policies that do not look at a prompt: turns, chance, load. And what every router counts itself."""
+
+from __future__ import annotations
+
+from ..core.jit import inline
+from .choose import accepting, draw, least, load_of, num_accepting
+from .router import ENDED, FIRST_TOKEN, HELD_TOKENS, IN_FLIGHT, NO_ENGINE, PENDING_TOKENS, SENT
+
+
+def round_robin(router, seqs, seq, now):
+    """source: SGLang's router; the count is of decisions, taken modulo the engines that take requests now"""
+    n = num_accepting(router)
+    if n == 0:
+        return NO_ENGINE
+    router.turn += 1
+    return accepting(router, (router.turn - 1) % n)
+
+
+def at_random(router, seqs, seq, now):
+    n = num_accepting(router)
+    return accepting(router, draw(router, n)) if n > 0 else NO_ENGINE
+
+
+def least_loaded(router, seqs, seq, now):
+    return least(router)
+
+
+def power_of_two(router, seqs, seq, now):
+    """Two different engines; the first drawn where their loads are equal. source: Mitzenmacher, 2001"""
+    n = num_accepting(router)
+    if n < 2:
+        return accepting(router, 0)
+    first = draw(router, n)
+    second = draw(router, n - 1)
+    second += second >= first
+    one, other = accepting(router, first), accepting(router, second)
+    return other if load_of(router, other) < load_of(router, one) else one
+
+
+@inline
+def count(router, seqs, event, seq, engine):
+    """The router's own count of what it has sent."""
+    load = router.load
+    if event == SENT:
+        pending = seqs.prompt[seq] - max(router.predicted, 0)
+        router.booked[seq] = pending
+        load[engine, IN_FLIGHT] += 1
+        load[engine, PENDING_TOKENS] += pending
+        load[engine, HELD_TOKENS] += seqs.prompt[seq]
+    elif event == FIRST_TOKEN or event == ENDED:
+        load[engine, PENDING_TOKENS] -= router.booked[seq]
+        router.booked[seq] = 0
+        if event == ENDED:
+            load[engine, IN_FLIGHT] -= 1
+            load[engine, HELD_TOKENS] -= seqs.prompt[seq]
+
+
+def hear(router, seqs, event, subject, engine, now):
+    """Of a policy that believes nothing."""
+    count(router, seqs, event, subject, engine)
+
+
+def only(router, seqs, seq, now):
+    """Where there is one engine, nobody has to choose."""
+    return 0
+
+
+def ignore(router, seqs, event, subject, engine, now):
+    """Nor to listen."""

@@ -1,0 +1,59 @@
+"""What most policies need: draws, the load of an engine, the least loaded one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import inline, jit
+from .router import HELD_TOKENS, KV_ALL, KV_USED, NO_ENGINE
+
+
+@jit
+def draw(router, n):
+    """A whole number below n, each as likely as any other. source: splitmix64, the top bits of a product"""
+    router.random += np.uint64(0x9E3779B97F4A7C15)
+    x = router.random
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = (x ^ (x >> np.uint64(31))) >> np.uint64(32)
+    return np.int64((x * np.uint64(n)) >> np.uint64(32))
+
+
+@inline
+def load_of(router, engine):
+    """The load by which engines are compared: a count, or a share of what the engine has."""
+    column = router.rules.load_column
+    load = np.float64(router.load[engine, column])
+    if column == KV_USED or column == HELD_TOKENS:
+        load /= max(router.load[engine, KV_ALL], 1)
+    return load
+
+
+@jit
+def num_accepting(router):
+    num = 0
+    for engine in range(router.accepts.size):
+        num += router.accepts[engine]
+    return num
+
+
+@jit
+def accepting(router, place):
+    """The engine in that place among those that take requests, by number."""
+    for engine in range(router.accepts.size):
+        place -= router.accepts[engine]
+        if place < 0:
+            return engine
+    return NO_ENGINE
+
+
+@jit
+def least(router):
+    """The least loaded engine that takes requests, of equal ones the first; NO_ENGINE."""
+    best, least_load = NO_ENGINE, 0.0
+    for engine in range(router.accepts.size):
+        if router.accepts[engine] == 1:
+            load = load_of(router, engine)
+            if best == NO_ENGINE or load < least_load:
+                best, least_load = engine, load
+    return best
