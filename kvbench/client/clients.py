@@ -174,7 +174,7 @@ def _send(c, seq, now):
         if q.cancel_after[seq] >= 0:
             push_event(c.events, now + q.cancel_after[seq], CANCEL, seq)
     q.state[seq] = TOKENIZING
-    q.queued[seq] = tokenized_ns(c.stages, now, q.prompt[seq])
+    q.queued[seq] = tokenized_ns(c.stages, now, q.prompt[seq], q.queued[q.first[q.request[seq]]])
     push_event(c.events, q.queued[seq], READY, seq)
     if c.closed_loop:
         _note_phase(c, seq, now)

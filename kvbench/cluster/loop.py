@@ -34,6 +34,7 @@ from ..engine.step import (
     lag,
     land,
     launch,
+    nothing_runs,
     plan_step,
     read_inbox,
 )
@@ -70,8 +71,8 @@ def _tell(w, k, kind, subject, now):
     """Something reaches an engine; one that waits for it has its turn."""
     e = w.engines[k]
     post(e.inbox, kind, subject)
-    if w.stepping[k] == 0:  # a static batch tells late of those that were done early
-        w.ready[k] = min(w.ready[k], max(now, e.now))
+    if w.stepping[k] == 0:
+        w.ready[k] = min(w.ready[k], now)
 
 
 @inline
@@ -107,7 +108,7 @@ def tell_ends(w, e):
 
 @jit
 def _unstick(w):
-    """No engine can plan and nothing will happen: the head of a queue can never run. False: nobody waits."""
+    """No engine can plan and nothing will happen: the head of a queue goes, for all to end. False: nobody waits."""
     for k in range(w.ready.size):
         e = w.engines[k]
         e.now = max(e.now, w.now)
@@ -131,10 +132,12 @@ def land_step(w, e):
 
 @inline
 def _nothing_planned(w, e, k, status):
-    """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for a change."""
+    """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for what will change.
+
+    Where nothing runs and no copy is under way, nothing will: the head of the queue can never run, and goes.
+    """
     w.ready[k] = NEVER_NS
     if status == EMPTY:
-        tell_ends(w, e)  # a retraction gave up on the last one that ran
         e.empty_plans += 1
         if e.empty_plans <= _EMPTY_PLANS:
             w.ready[k] = e.now
@@ -142,6 +145,9 @@ def _nothing_planned(w, e, k, status):
             e.empty_plans = 0
             if e.backups.ns_per_block > 0:
                 w.ready[k] = next_end(e)
+            if w.ready[k] == NEVER_NS and nothing_runs(e) and drop_head(e):
+                w.ready[k] = e.now
+        tell_ends(w, e)  # also of one that a retraction gave up
 
 
 def _advance(w, until_ns, max_steps, measured):

@@ -22,15 +22,14 @@ from ..core.jit import PLAIN, inline, jit
 from ..core.requests import I64
 from ..engine.disciplines import discipline_of
 from ..engine.settings import EngineSettings
-from ..engine.step import go_idle, is_idle
+from ..engine.step import drop_head, go_idle, is_idle
 from ..scheduler import kv
-from ..scheduler.lifecycle import close_sequence, drop_waiting
+from ..scheduler.lifecycle import close_sequence
 from ..scheduler.queues import queue_back, take_ended
 from ..scheduler.state import Engine, set_state
 from ..scheduler.state_columns import (
     BLOCKS,
     COMPUTED,
-    FAILED,
     FINAL,
     GENERATED,
     HASHED,
@@ -127,10 +126,8 @@ def _run_out(e, schedule, commit):
             _skip(e)
         elif empty < _EMPTY_PLANS:
             empty += 1
-        elif e.queue_head == NO_SEQ:
+        elif not drop_head(e):
             e.fault = STUCK
-        else:
-            drop_waiting(e, e.queue_head, FAILED)
     go_idle(e)
 
 

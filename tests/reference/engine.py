@@ -189,7 +189,8 @@ class TimedEngine:
                     num_empty = 0
 
     def _unstick(self):
-        if self._events:
+        """Where nothing runs, nothing that happens later lets the head of the queue in."""
+        if self.scheduler.num_running and self._events:
             self.now = max(self.now, self._events[0][0])
         else:
             self._end(self.rows[self.scheduler.drop_head()], "failed", self.now)
@@ -310,15 +311,21 @@ class TimedEngine:
             if ask.cancel_ns is not None:
                 self._push(sent_ns + ask.cancel_ns, CANCEL, row)
         row.state = "tokenizing"
-        begin_ns = max(sent_ns, self._input_free) if self.options.serial_tokenizer else sent_ns
-        row.ready_ns = self._input_free = begin_ns + self._tokenize_ns(row)
+        row.ready_ns = self._tokenized(row, sent_ns)
         if row.ready_ns > sent_ns:
             self._push(row.ready_ns, READY, row)
         else:
             self._enqueue(row)
 
-    def _tokenize_ns(self, row):
-        return self.options.tokenize_ns_per_request + self.options.tokenize_ns_per_token * row.num_prompt
+    def _tokenized(self, row, sent_ns):
+        """When its prompt has become tokens; the samples of a request that are sent together have one prompt."""
+        took = self.options.tokenize_ns_per_request + self.options.tokenize_ns_per_token * row.num_prompt
+        if not self.options.serial_tokenizer:
+            return sent_ns + took
+        twin = self._rows_of[row.request][0].ready_ns
+        if twin != self._input_free or sent_ns + took > twin:
+            self._input_free = max(sent_ns, self._input_free) + took
+        return self._input_free
 
     def _enqueue(self, row):
         if row.state == "tokenizing":  # else cancelled meanwhile
@@ -331,6 +338,7 @@ class TimedEngine:
             self._held.remove(row)
             self._end(row, "cancelled", self.at, was_in_flight=False)
         elif row.state == "tokenizing":
+            row.ready_ns = None
             self._end(row, "cancelled", self.at)
         elif row.state == "in engine":
             row.is_cancelled = True
