@@ -21,8 +21,10 @@ SHARED = REPO.parent / "shared"
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
-def _all_folder() -> Path:
-    return Path(os.environ.get("KVBENCH_GOLDEN", REPO.parent / "shared" / "golden"))
+def _all_folders() -> list[Path]:
+    if "KVBENCH_GOLDEN" in os.environ:
+        return [Path(os.environ["KVBENCH_GOLDEN"])]
+    return [SHARED / "golden", SHARED / "recordings" / "eplb", SHARED / "recordings" / "pd"]
 
 
 def recording_name(path: Path) -> str:
@@ -46,7 +48,7 @@ def chosen_recordings(pattern: str) -> list[Path]:
 def recording_params(pattern: str) -> list[Any]:
     """Test parameters, one a recording; those that do not come with the repository are marked slow."""
     chosen = {recording_name(p): p for p in chosen_recordings(pattern)}
-    everything = _found(_all_folder(), pattern) | chosen
+    everything = {n: p for folder in _all_folders() for n, p in _found(folder, pattern).items()} | chosen
     return [
         pytest.param(path, id=name, marks=() if name in chosen else pytest.mark.slow)
         for name, path in sorted(everything.items())

@@ -21,11 +21,13 @@ LEVELS = (
     ("scheduler",),
     ("client", "routing"),
     ("engine",),
+    ("pairs",),
     ("cluster",),
     ("measured",),
     ("offline",),
     ("bench",),
     ("sweep", "gate", "verify", "speed", "fidelity"),
+    ("advise",),
     ("cli",),
 )
 """From the bottom up; rooms on one level do not know each other."""

@@ -18,6 +18,7 @@ from ..scheduler.presets import DEFAULT_PRESET
 from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
 
 DTYPES = tuple(WEIGHT_BYTES)
+DEALS = ("least-waiting", "round-robin", "shortest-queue", "fewest-tokens")
 KV_DTYPES = ("auto", *KV_BYTES)
 _CPU_KV = ("float32", "bf16", "int8")
 
@@ -27,6 +28,16 @@ RUN_KEYS: tuple[Key, ...] = (
     Key("device", "str", "h100", "", "a known device, or a file of one (`kvbench device`)"),
     Key("step_times", "path", "", "", 'file of step times (.npz, .csv); "" = those of the device'),
     Key("tp", "int", 1, "devices", "tensor parallelism", low=1),
+    Key("dp", "int", 1, "ranks", "data-parallel ranks of an instance; they step together", low=1, high=1024),
+    Key("ep", "int", 1, "devices", "experts are spread over so many: tp x dp; 1 = every rank has all", low=1),
+    Key(
+        "dp_deal",
+        "choice",
+        "auto",
+        "",
+        "which rank gets a request; auto = least-waiting under vLLM, round-robin under SGLang",
+        ("auto", *DEALS),
+    ),
     Key("dtype", "choice", "bf16", "", "of the weights", DTYPES),
     Key("kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES),
     Key(

@@ -9,6 +9,8 @@ KEY_OF_OPTION = {
     "device": "device",
     "step_times": "step_times",
     "tp": "tp",
+    "dp": "dp",
+    "ep": "ep",
     "dtype": "dtype",
     "num_prompts": "num_prompts",
     "request_rate": "arrivals.rate",

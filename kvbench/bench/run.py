@@ -35,7 +35,7 @@ from .measured import cpu_memory_lines, details, measured_lines, measured_notes,
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outside_notes, target_notes
 from .refusals import clip_notes, failures, refusals
 from .step_times import step_costs
-from .system import System, build_system
+from .system import System, build_system, parallelism
 
 Progress = Callable[[int, int], None]
 """Called between slices with (sequences done, sequences)."""
@@ -113,6 +113,11 @@ def run(
 def _simulation(system: System, requests: Requests, costs: Costs) -> Simulation:
     if system.config["clock"] == "measured":
         return measured_run(system.config, requests, system.settings, costs.tables)
+    dp = system.config["dp"]
+    if dp > 1:
+        from ..cluster.lockstep_simulation import LockstepSimulation
+
+        return prepared(LockstepSimulation(requests, system.settings, costs.tables, dp, system.config["dp_deal"]))
     return prepared(Simulation(requests, system.settings, costs.tables))
 
 
@@ -159,7 +164,7 @@ def _record(
         model=system.deployment.model.name,
         dtype=config["dtype"],
         kv_dtype=config["kv_dtype"],
-        parallelism=f"tp {config['tp']}",
+        parallelism=parallelism(config),
         device=config["device"],
         step_times=costs.source,
         block_tokens=config["block_tokens"],

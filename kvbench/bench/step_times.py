@@ -34,4 +34,4 @@ def graphs_of(system: System) -> Graphs:
 
 def _wanted(config: Config) -> Wanted:
     engine = str(config["preset"]).rpartition("-")[0]
-    return Wanted(config["device"], config["step_times"], engine)
+    return Wanted(config["device"], config["step_times"], engine, config["dp"], config["ep"])

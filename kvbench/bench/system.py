@@ -79,6 +79,7 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         return _measured_system(config)
     device = find_device(config["device"])
     model = find_model(config["model"])
+    _check_ranks(config, model)
     config = config.replaced(_closed(config, model), "by model")
     config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     check_start(config)
@@ -165,6 +166,30 @@ def _step_after_step(config: Config) -> Config:
     return config
 
 
+def parallelism(config: Config) -> str:
+    """ "tp 1", "tp 1, dp 16, ep 16"."""
+    ranks = [("tp", config["tp"]), *((name, config[name]) for name in ("dp", "ep") if config[name] > 1)]
+    return ", ".join(f"{name} {n}" for name, n in ranks)
+
+
+def _check_ranks(config: Config, model: Model) -> None:
+    """What steps together, and what its experts are spread over."""
+    dp, ep, devices = config["dp"], config["ep"], config["dp"] * config["tp"]
+    if dp > 1 and (config["clock"] == "measured" or config["batching"] == "static"):
+        name = "clock" if config["clock"] == "measured" else "batching"
+        raise UsageError(
+            f"{config.where['dp']}: dp = {dp} ranks step together on the modelled clock, continuously batched; "
+            f"{name} = {config[name]} runs one"
+        )
+    if ep > 1 and model.moe is None:
+        raise UsageError(f"{config.where['ep']}: ep = {ep}: {model.name} has no experts; set ep = 1")
+    if ep not in (1, devices):
+        raise UsageError(
+            f"{config.where['ep']}: ep = {ep}: experts are spread over all devices of an instance, "
+            f"tp x dp = {devices}, or over none (1)"
+        )
+
+
 def _check_runnable(config: Config) -> None:
     if config["overlap"] and config["batching"] == "static":
         raise UsageError(
@@ -203,8 +228,11 @@ def _fitted_keys(config: Config, costs: CostSettings) -> dict[str, Any]:
 
 
 def _closed(config: Config, model: Model) -> dict[str, Any]:
-    """What the open keys that depend on the model come to."""
+    """What open keys come to: those that depend on the model, and the rule of the preset's engine for its ranks."""
     closed: dict[str, Any] = {}
+    if config["dp_deal"] == "auto":
+        is_vllm = config["scheduler.discipline"] == TOKEN_BUDGET
+        closed["dp_deal"] = "least-waiting" if is_vllm else "round-robin"
     if config["max_model_len"] == 0:
         closed["max_model_len"] = model.max_positions
     elif config["max_model_len"] > model.max_positions:

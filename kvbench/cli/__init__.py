@@ -17,6 +17,7 @@ import click
 from .. import __version__
 from ..core.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, KvbenchError
 from ..core.printable import printable
+from .advise import advise_command
 from .calibrate import calibrate_command
 from .capacity import capacity_command
 from .compare import ab_command, compare_command
@@ -72,6 +73,7 @@ app.add_command(ab_command, "ab")
 app.add_command(gate_command, "gate")
 app.add_command(capacity_command, "capacity")
 app.add_command(sweep_command, "sweep")
+app.add_command(advise_command, "advise")
 app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
 app.add_command(device_command, "device")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_OK, UsageError
-from .options import RunCommand, configuration_options, configured, promises
+from .options import RunCommand, check_target, configuration_options, configured, promises
 from .run import quiet_compiler, say
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def capacity_command(**parameters: Any) -> int:
     --slo promises a percentile by itself; --goodput ttft:500 tpot:50 promises that a --share of all sequences keep
     all of its bounds together.
     """
-    if parameters["target"] is None and parameters["trace"] is None:
-        raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    check_target(parameters)
     promised = promises(parameters["slos"])
     if not promised and not any(configured(parameters).config.section("slo").values()):
         raise UsageError("capacity needs a promise to keep: --slo ttft.p99:500, or --goodput ttft:200 tpot:50")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_OK, KvbenchError, UsageError
-from .options import RunCommand, configuration_options, configured, force_option
+from .options import RunCommand, check_target, configuration_options, configured, force_option
 from .progress import ProgressBar
 from .run import quiet_compiler, say
 
@@ -60,8 +60,7 @@ def ab_command(**parameters: Any) -> int:
     from ..bench.replicates import seeds_from
     from ..gate.ab import run_ab
 
-    if parameters["target"] is None and parameters["trace"] is None:
-        raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    check_target(parameters)
     if sorted(parameters["sets_a"]) == sorted(parameters["sets_b"]):
         raise UsageError("both sides are the same; give --set-a KEY=VALUE or --set-b KEY=VALUE")
     for side in "ab":

@@ -10,6 +10,7 @@ import click
 
 from ..bench.options import KEY_OF_OPTION, flag
 from ..core.errors import UsageError
+from ..core.printable import printable
 
 if TYPE_CHECKING:
     from ..bench.configure import Configured
@@ -73,6 +74,12 @@ def configuration_options(command: F) -> F:
     """Target, --trace, --set and the aliases; `configured` reads them."""
     options = (
         click.argument("target", required=False, metavar="[X]", shell_complete=names_from(_scenarios)),
+        click.option(
+            "--from",
+            "from_command",
+            metavar="COMMAND",
+            help='A server\'s command, or a file with it: "vllm serve MODEL --max-num-seqs 128".',
+        ),
         click.option("--trace", metavar="FILE", help="Replay a trace: replaces arrivals, lengths, sharing of X."),
         click.option("--clock", metavar="CLOCK", help="modelled, or measured: a small model really runs here."),
         click.option(
@@ -87,6 +94,8 @@ def configuration_options(command: F) -> F:
         click.option("--device", metavar="NAME", shell_complete=names_from(_devices), help="A known device."),
         click.option("--step-times", metavar="FILE", help="Step times from a file: .npz, or .csv of measured steps."),
         click.option("--tp", metavar="N", help="Tensor parallelism."),
+        click.option("--dp", metavar="N", help="Data-parallel ranks that step together."),
+        click.option("--ep", metavar="N", help="Experts are spread over so many devices."),
         click.option("--dtype", metavar="TYPE", help="Of the weights: bf16, fp16, fp8, int8, fp4."),
         click.option("--num-prompts", metavar="N", help="Requests to run."),
         click.option("--request-rate", metavar="R", help="Requests/s, or inf; a trace is stretched to it."),
@@ -143,6 +152,16 @@ class RunCommand(click.Command):
             spread.append(arg)
         return super().parse_args(ctx, spread)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """What a server's command holds that is no key here is said once."""
+        given = ctx.params.get("from_command")
+        if given is not None and not ctx.params.get("quiet"):
+            from ..bench.server_command import read_command
+
+            for line in read_command(given).left_out:
+                click.echo(f"kvbench: warning: {printable(line)}", err=True)
+        return super().invoke(ctx)
+
 
 def _is_slo(text: str) -> bool:
     """NAME:MS, so that a target may follow the list."""
@@ -187,11 +206,36 @@ def _factor(text: str) -> float:
     return factor
 
 
+def check_target(parameters: dict[str, Any]) -> None:
+    """UsageError: nothing says what to run. A server's command alone runs under the default workload."""
+    if all(parameters[name] is None for name in ("target", "trace", "from_command")):
+        raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+
+
+def as_typed(parameters: dict[str, Any]) -> list[str]:
+    """Target and shared options as they were given, as words of a command line."""
+    words = [] if parameters["target"] is None else [parameters["target"]]
+    if parameters["from_command"] is not None:
+        words += ["--from", parameters["from_command"]]
+    named = ("trace", *KEY_OF_OPTION, "speedup")
+    for name in named:
+        if parameters[name] is not None:
+            words += [flag(name), str(parameters[name])]
+    if parameters["goodput"]:
+        words += ["--goodput", *(part for text in parameters["goodput"] for part in text.split())]
+    words += ["--skip-bad-rows"] * parameters["skip_bad_rows"]
+    return words + [word for text in parameters["sets"] for word in ("--set", text)]
+
+
 def configured(parameters: dict[str, Any], more: Sequence[tuple[str, str]] = ()) -> Configured:
     """The configuration of the shared options, and `more` changes on top of it. UsageError as `configure`."""
     from ..bench.configure import configure
 
-    changes = []
+    changes: list[tuple[str, str]] = []
+    if parameters["from_command"] is not None:
+        from ..bench.server_command import read_command
+
+        changes += read_command(parameters["from_command"]).changes
     for parameter, key in KEY_OF_OPTION.items():
         value = parameters[parameter]
         if value is not None:

@@ -9,7 +9,7 @@ import click
 
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from ..core.printable import printable
-from .options import RunCommand, configuration_options, configured, force_option
+from .options import RunCommand, check_target, configuration_options, configured, force_option
 from .progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def run_command(**parameters: Any) -> int:
         raise UsageError("--answers, --no-answers and --warm-up say what --cache-only counts; add --cache-only")
     if parameters["plot"] is not None and not parameters["grids"]:
         raise UsageError("--plot draws the curves of a grid; add --grid cache.blocks=1000..64000*4")
-    if parameters["target"] is None and parameters["trace"] is None:
-        raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    check_target(parameters)
     if parameters["table_format"] == "parquet":
         from ..report.frames import check_parquet
 

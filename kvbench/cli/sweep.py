@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
-from .options import RunCommand, configuration_options, configured, force_option, keys_completed
+from .options import RunCommand, check_target, configuration_options, configured, force_option, keys_completed
 from .progress import ProgressBar
 from .run import say
 
@@ -52,8 +52,7 @@ def sweep_command(**parameters: Any) -> int:
     from ..sweep.grid import make_points, parse_axis
     from ..sweep.resume import plan, run_sweep, with_seeds
 
-    if parameters["target"] is None and parameters["trace"] is None:
-        raise UsageError("nothing to run: name a scenario (kvbench list), a file, or --trace FILE")
+    check_target(parameters)
     if parameters["address"] is not None and parameters["backend"] == "loky":
         raise UsageError("--address is that of a cluster; add --backend dask or --backend ray")
     axes = [parse_axis(text) for text in parameters["grids"]]
@@ -89,11 +88,12 @@ def _say_first(planned: Planned, backend: str) -> None:
 def _runner(parameters: dict[str, Any], measured: bool) -> Any:
     """Measured runs take turns: beside each other they would measure each other."""
     from ..sweep.parallel import run_tasks
+    from ..sweep.task import run_task
 
     jobs, backend = parameters["jobs"] or (1 if measured else -1), parameters["backend"]
     if measured and (jobs != 1 or backend != "loky"):
         raise UsageError("clock = measured runs one after another on this machine; leave --jobs and --backend out")
-    return partial(run_tasks, jobs=jobs, backend=backend, address=parameters["address"])
+    return partial(run_tasks, run_task, jobs=jobs, backend=backend, address=parameters["address"])
 
 
 def _check_seen(planned: Planned, found: Sweep, folder: Path) -> None:

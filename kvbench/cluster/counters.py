@@ -81,10 +81,17 @@ def _read(engine: Engine) -> dict[str, Any]:
         "num_blocks": pool["num_blocks"],
         "inserted": engine.tree.inserted + engine.hashes.registered,
         "is_calendar": engine.calendar.active,
-        "backup_blocks": engine.backups.moved,
-        "backup_ns": engine.backups.busy_ns,
+        **_copies(engine),
         "unwritten_hits": engine.shadow.unwritten_hits,
     }
+
+
+def _copies(engine: Engine) -> dict[str, int]:
+    """What its copies to host memory have moved, and how long its link is busy with that."""
+    link, links = engine.rules.backup_link, engine.links
+    if link < 0:
+        return {"backup_blocks": 0, "backup_ns": 0}
+    return {"backup_blocks": int(links.fragments[link]), "backup_ns": int(links.busy_ns[link])}
 
 
 def metadata_bytes(engine: Engine) -> int:

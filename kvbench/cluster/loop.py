@@ -1,7 +1,7 @@
 """The loop over clients and engines: whatever happens next happens next.
 
-At one instant steps land first, then the clients act, then engines plan; ties go by number. An engine whose step is
-under way hears of what happens meanwhile when it lands.
+At one instant steps land first, then operations end, then the clients act, then engines plan; ties go by number. An
+engine whose step is under way hears of what happens meanwhile when it lands.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from ..engine.step import (
     read_inbox,
 )
 from ..engine.step import PLANNED as STEP_PLANNED
-from ..scheduler.backup import next_end
-from ..scheduler.mail import ACCEPT, LEAVE, post
+from ..memory.operations import OP_SOURCE, OP_TARGET
+from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
+from ..scheduler.side import BOTH
 from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, STUCK, TOKENIZING
 from .world import World
 
@@ -56,7 +57,7 @@ _EMPTY_PLANS = 4
 
 
 @inline
-def _first(w):
+def first_ready(w):
     """The engine that has its turn first; a step that lands goes before one that is planned."""
     ready, stepping = w.ready, w.stepping
     best = 0
@@ -67,7 +68,7 @@ def _first(w):
 
 
 @inline
-def _tell(w, k, kind, subject, now):
+def tell(w, k, kind, subject, now):
     """Something reaches an engine; one that waits for it has its turn."""
     e = w.engines[k]
     post(e.inbox, kind, subject)
@@ -88,15 +89,35 @@ def _happen(w):
             k = np.int64(0)  # a world has one engine so far: nobody has to choose
             c.seqs.state[subject] = ROUTED
             c.seqs.engine[subject] = k
-            _tell(w, k, ACCEPT, subject, now)
+            tell(w, k, ACCEPT, subject, now)
     elif kind == PLACE_FREE:
         free_place(c, now)
     elif kind == CANCEL:
         if not give_up(c, subject, now):
-            _tell(w, c.seqs.engine[subject], LEAVE, subject, now)
+            tell(w, c.seqs.engine[subject], LEAVE, subject, now)
     else:
         for k in range(w.ready.size):
-            _tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+            tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+
+
+@inline
+def end_operation(w):
+    """What moves beside the steps and is there next. The engines at its two ends hear of it at their step boundary."""
+    now, end_next = w.links.next_ns, w.end_next
+    row = end_next(w.links, w.operations)
+    source, target = w.operations.rows[row, OP_SOURCE], w.operations.rows[row, OP_TARGET]
+    if source >= 0:
+        _land(w, source, row, now)
+    if target >= 0 and target != source:
+        _land(w, target, row, now)
+
+
+@jit
+def _land(w, k, row, now):
+    e = w.engines[k]
+    post(e.landed, LANDED, row)
+    if w.stepping[k] == 0:
+        w.ready[k] = min(w.ready[k], max(now, e.now))
 
 
 @jit
@@ -107,7 +128,7 @@ def tell_ends(w, e):
 
 
 @jit
-def _unstick(w):
+def unstick(w):
     """No engine can plan and nothing will happen: the head of a queue goes, for all to end. False: nobody waits."""
     for k in range(w.ready.size):
         e = w.engines[k]
@@ -131,7 +152,7 @@ def land_step(w, e):
 
 
 @inline
-def _nothing_planned(w, e, k, status):
+def nothing_planned(w, e, k, status):
     """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for what will change.
 
     Where nothing runs and no copy is under way, nothing will: the head of the queue can never run, and goes.
@@ -143,9 +164,8 @@ def _nothing_planned(w, e, k, status):
             w.ready[k] = e.now
         else:
             e.empty_plans = 0
-            if e.backups.ns_per_block > 0:
-                w.ready[k] = next_end(e)
-            if w.ready[k] == NEVER_NS and nothing_runs(e) and drop_head(e):
+            is_still = w.links.next_ns == NEVER_NS and nothing_runs(e)
+            if is_still and e.side.role == BOTH and drop_head(e):
                 w.ready[k] = e.now
         tell_ends(w, e)  # also of one that a retraction gave up
 
@@ -159,17 +179,20 @@ def _advance(w, until_ns, max_steps, measured):
     c, steps = w.clients, 0
     num = c.seqs.state.size
     while steps < max_steps:
-        k = _first(w)
-        e, at, next_ns = w.engines[k], w.ready[k], next_time(c)
+        k = first_ready(w)
+        e, at, next_ns = w.engines[k], w.ready[k], min(next_time(c), w.links.next_ns)
         if at == NEVER_NS and c.num_done == num:
             return DONE
         if next_ns < at or (next_ns == at and next_ns != NEVER_NS and w.stepping[k] == 0):
             if next_ns > until_ns:
                 return PAUSED
-            _happen(w)
+            if next_ns == w.links.next_ns:
+                end_operation(w)
+            else:
+                _happen(w)
             continue
         if at == NEVER_NS:
-            if not _unstick(w):
+            if not unstick(w):
                 return FAULT
             continue
         if w.stepping[k] == 1:
@@ -182,7 +205,7 @@ def _advance(w, until_ns, max_steps, measured):
         if at >= until_ns:
             return PAUSED
         w.at, e.now = k, at
-        if not read_inbox(e, w.cancels[k]):
+        if not read_inbox(e, w.cancels[k], w.landings[k]):
             return CONTROL
         if e.ended_head != NO_SEQ:
             tell_ends(w, e)
@@ -191,7 +214,7 @@ def _advance(w, until_ns, max_steps, measured):
         if e.fault != NO_FAULT:
             return FAULT
         if status == IDLE or status == EMPTY:
-            _nothing_planned(w, e, k, status)
+            nothing_planned(w, e, k, status)
             steps += np.int64(status == EMPTY)
             continue
         if measured:

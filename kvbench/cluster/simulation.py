@@ -96,11 +96,11 @@ class Simulation:
     slice_steps = _SLICE_STEPS
     """Steps between two calls of `progress`."""
 
-    def __init__(self, requests: Requests, settings: EngineSettings, tables: CostTables) -> None:
+    def __init__(self, requests: Requests, settings: EngineSettings, tables: CostTables, num_engines: int = 1) -> None:
         self.requests = requests
         self.settings = settings
         shared = share(requests, settings)
-        self.engines: list[Engine] = [build_engine(shared, settings, tables)]
+        self.engines: list[Engine] = [build_engine(shared, settings, tables, number=k) for k in range(num_engines)]
         clients = make_clients(
             shared.requests,
             shared.seqs,
@@ -141,14 +141,18 @@ class Simulation:
 
     def _advance(self, until_ns: int, max_steps: int) -> bool:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-            status = advance(self.world, until_ns, max_steps)
+            status = self._turn(until_ns, max_steps)
             while status == CONTROL:
                 self._act()
-                status = advance(self.world, until_ns, max_steps)
+                status = self._turn(until_ns, max_steps)
         if status == FAULT:
             raise KvbenchError(self.fault())
         self._reached_time = status == PAUSED
         return status == DONE
+
+    def _turn(self, until_ns: int, max_steps: int) -> int:
+        """The loop, until it has to return."""
+        return advance(self.world, until_ns, max_steps)
 
     def _act(self) -> None:
         """What the loop leaves to Python, on the engine that has its turn."""

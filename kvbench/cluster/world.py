@@ -13,7 +13,9 @@ from numba.typed import List
 from ..client.clients import Clients
 from ..core.jit import PLAIN, struct
 from ..core.units import NEVER_NS
-from ..engine.disciplines import discipline_of, watch_of
+from ..engine.disciplines import discipline_of, landing_of, watch_of
+from ..memory.links import LAND_FUNCTION, Links, end_pointer
+from ..memory.operations import Operations
 from ..scheduler.state import Engine
 
 if PLAIN:
@@ -31,6 +33,8 @@ class World:
     ready       (engines,) when it lands, or may plan; NEVER_NS: not before something reaches it
     stepping    (engines,) 1 = a step is under way
     schedules, commits, cancels, watches   verbs of its scheduler, and what looks at each step
+    landings    what it does when an operation has ended
+    operations, links   what moves beside the steps; end_next: see memory.links
     at          the engine that had its turn last: the one that Python acts on (see loop.CONTROL, loop.PLANNED)
     """
 
@@ -44,6 +48,10 @@ class World:
     commits: "VERBS"
     cancels: "CANCELS"
     watches: "VERBS"
+    landings: "CANCELS"
+    operations: "Operations"
+    links: "Links"
+    end_next: "LAND_FUNCTION"
 
 
 def make_world(clients: Clients, engines: Sequence[Engine]) -> World:
@@ -60,6 +68,10 @@ def make_world(clients: Clients, engines: Sequence[Engine]) -> World:
         _listed([d.commit for d in disciplines], "verbs"),
         _listed([d.cancel for d in disciplines], "cancels"),
         _listed([watch_of(e) for e in engines], "verbs"),
+        _listed([landing_of(e) for e in engines], "cancels"),
+        engines[0].operations,
+        engines[0].links,
+        end_pointer(engines[0].links.queue.size > 0),
     )
 
 

@@ -41,6 +41,7 @@ _JITTED_ROOMS = (
     "client",
     "routing",
     "engine",
+    "pairs",
     "cluster",
     "measured",
     "offline",

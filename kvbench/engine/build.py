@@ -12,7 +12,8 @@ from ..core.jit import entry
 from ..core.journal import STEP_COLUMNS
 from ..core.requests import I64, NONE, Requests
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
-from ..memory.operations import make_operations
+from ..memory.links import Links, add_link, make_links
+from ..memory.operations import Operations, make_operations
 from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
 from ..prefix.eviction.own_file import find_policy
@@ -22,6 +23,7 @@ from ..prefix.radix import RadixTree, make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.mail import make_mail
 from ..scheduler.shadow import make_shadow
+from ..scheduler.side import make_side
 from ..scheduler.spent import NUM_SPENT
 from ..scheduler.stages import Stages
 from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
@@ -29,6 +31,7 @@ from ..scheduler.state_columns import (
     ALLOCATIONS,
     CACHE_KINDS,
     NO_FAULT,
+    NO_LINK,
     NO_SEQ,
     NO_SLOT,
     NUM_STATES,
@@ -65,11 +68,13 @@ COUNTED_FROM_ZERO = (
 
 @dataclass(frozen=True)
 class Shared:
-    """What all engines of a run share: the requests, their sequences and the keys of their blocks."""
+    """What all engines of a run share: requests, their sequences, keys of their blocks; what moves, and over what."""
 
     requests: Requests
     seqs: Sequences
     block_keys: BlockKeys
+    operations: Operations
+    links: Links
 
 
 def share(
@@ -87,7 +92,13 @@ def share(
     if keys is None or settings.beam.width:
         keys = block_keys(requests, settings.block_tokens)
     taken = arrivals(requests, settings) if refuse else _as_asked(requests, settings)
-    return Shared(requests, _sequences(requests, settings, taken), keys)
+    return Shared(requests, _sequences(requests, settings, taken), keys, make_operations(), make_links())
+
+
+def _pool_kind(settings: EngineSettings) -> str:
+    """Whose pool it has; SGLang's decode side has a ring, with a tree or without."""
+    is_ring = settings.role == "decode" and is_sglang(settings) and settings.cache.kind == "none"
+    return "radix" if is_ring else settings.cache.kind
 
 
 def build_engine(
@@ -101,11 +112,13 @@ def build_engine(
     num = int(seqs.request.size)
     num_slots = min(rules.max_running_requests if prefill_first else rules.most_admitted, num) + 4
     num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
+    if settings.role != "both":  # sequences that hold memory and do not run, for which memory is the only bound
+        num_slots = min(num_slots + settings.cache.num_blocks // -(-int(requests.prompt_tokens.min()) // bt), num + 4)
     longest = int((seqs.prompt + np.maximum(seqs.max_tokens, seqs.output)).max())
     if settings.cache.allocation != "paged":  # a whole stretch
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
-    kind = settings.cache.kind
+    kind = _pool_kind(settings)
     fast = settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
     blocks = settings.cache.num_blocks
     if blocks < 1:
@@ -115,14 +128,15 @@ def build_engine(
     parts = {
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
-        "rules": _rules(settings, prefill_first),
+        "rules": _rules(settings, prefill_first, _backup_link(settings, shared.links)),
         "pool": make_pool(blocks, free_order(settings)),
         "tree": radix_tree(settings, blocks, policy, block_ns, log) if kind == "radix" else make_tree(1, "lru"),
         "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
         "block_keys": shared.block_keys,
         "calendar": make_calendar(fast, bt, num_slots),
         "costs": costs,
-        "backups": make_operations(settings.backup_ns_per_block, "no_fence" not in settings.faults),
+        "operations": shared.operations,
+        "links": shared.links,
         "stages": Stages(
             settings.serial_tokenizer,
             settings.tokenize_ns_per_request,
@@ -134,6 +148,15 @@ def build_engine(
             settings.detokenize_ns,
         ),
         "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
+        "side": make_side(
+            settings.role,
+            num,
+            num_slots,
+            places=rules.max_running_requests if prefill_first else 0,
+            rows=rules.max_running_requests + settings.preallocated_requests,
+            reserved=settings.reserved_decode_tokens,
+            poll_interval=settings.poll_interval,
+        ),
         "journal": Journal(
             np.empty(4096, np.int64),
             np.empty(4096, np.int64),
@@ -142,6 +165,7 @@ def build_engine(
             0,
         ),
         "inbox": make_mail(),
+        "landed": make_mail(),
         "ended_head": NO_SEQ,
         "ended_tail": NO_SEQ,
         "number": number,
@@ -221,12 +245,12 @@ def calendar_fits(settings: EngineSettings) -> bool:
 
 def free_order(settings: EngineSettings) -> str:
     """The order given, where it fits the cache kind; a radix tree's pool is a ring, the others' a list."""
-    order = settings.cache.free_order
+    order, kind = settings.cache.free_order, _pool_kind(settings)
     if is_ranked(settings):  # blocks that nothing is lost with go first
         return "unhashed-first"
-    if order in FREE_ORDERS and (order in _RING_ORDERS) == (settings.cache.kind == "radix"):
+    if order in FREE_ORDERS and (order in _RING_ORDERS) == (kind == "radix"):
         return order
-    if settings.cache.kind == "radix":
+    if kind == "radix":
         return "append" if settings.block_tokens == 1 else "sorted-front"
     return "unhashed-first"
 
@@ -363,7 +387,14 @@ def _slots(num_slots: int, max_blocks: int) -> Slots:
     )
 
 
-def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
+def _backup_link(settings: EngineSettings, links: Links) -> int:
+    """A link of its own for the copies of an engine; a block takes so long, in one piece."""
+    if settings.backup_ns_per_block == 0:
+        return int(NO_LINK)
+    return add_link(links, 0, settings.backup_ns_per_block, 0)
+
+
+def _rules(settings: EngineSettings, prefill_first: bool, backup_link: int) -> Rules:
     s = settings.scheduler
     policies = tuple(ORDERS) if prefill_first else ("fcfs", "priority")
     if s.policy not in policies:
@@ -377,7 +408,8 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "prefill_first": prefill_first,
         "static": settings.batching == "static",
         "priority": s.policy == "priority" and not prefill_first,
-        "cache_kind": CACHE_KINDS[settings.cache.kind],
+        "cache_kind": CACHE_KINDS[_pool_kind(settings)],
+        "keeps": settings.cache.kind != "none",
         "block_tokens": settings.block_tokens,
         "max_model_len": settings.max_model_len,
         "max_num_seqs": s.max_running_requests if prefill_first else s.most_admitted,
@@ -427,6 +459,8 @@ def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
         "beam_skew": settings.beam.skew,
         "beam_seed": settings.beam.seed % (1 << 63),
         "block_bytes": settings.cache.block_bytes,
+        "backup_link": backup_link,
+        "fence": "no_fence" not in settings.faults,
         "allowed": allowed,
     }
     return Rules(*(values[name] for name in Rules.fields))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..scheduler import (
+    backup,
     copy_on_write,
     overlapped,
     prefill_first,
@@ -17,7 +18,7 @@ from ..scheduler import (
     token_budget_calendar,
 )
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import PAGED
+from ..scheduler.state_columns import NO_LINK, PAGED
 from ..scheduler.waiting_order import FCFS
 
 
@@ -72,3 +73,8 @@ def discipline_of(engine: Engine) -> Discipline:
 def watch_of(engine: Engine) -> Callable[[Engine], None]:
     """What looks at each step before it is committed: the shadow in check mode, else nothing."""
     return shadow.watch if engine.shadow.owner.size > 1 else shadow.ignore
+
+
+def landing_of(engine: Engine) -> Callable[[Engine, int], None]:
+    """What an engine does when an operation of its has ended; compiled only where something moves."""
+    return backup.nothing_landed if engine.rules.backup_link == NO_LINK else backup.backed_up

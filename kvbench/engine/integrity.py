@@ -11,7 +11,18 @@ import numpy as np
 
 from ..core.errors import KvbenchError
 from ..core.requests import I64
-from ..memory.operations import OP_COUNT, OP_FIRST, OP_NODE
+from ..memory.operations import (
+    FREE_ROW,
+    OP_COUNT,
+    OP_FIRST,
+    OP_HOLDS,
+    OP_NODE,
+    OP_SOURCE,
+    OP_STATE,
+    OP_TARGET,
+    OP_TARGET_COUNT,
+    OP_TARGET_FIRST,
+)
 from ..prefix import node as node_columns
 from ..prefix.block_hash import GONE
 from ..scheduler.state import Engine
@@ -87,20 +98,19 @@ def _holders(e: Engine) -> list[int]:
 
 
 def _copies(e: Engine) -> list[tuple[list[int], int]]:
-    """Blocks and locked node of every copy under way, which holds them if there is a fence."""
-    ops = e.backups
-    if np.any(np.bincount(_copied(e), minlength=e.pool.in_flight.size) != e.pool.in_flight):
+    """Blocks and locked node of every operation that holds blocks of this engine."""
+    ops = e.operations.read()
+    rows, blocks = ops["rows"], ops["blocks"]
+    rows = rows[rows[:, OP_STATE] != FREE_ROW]
+    _same("open operations", int(ops["open"]), len(rows))
+    touched = [np.zeros(0, np.int64)]
+    for of, first, count in ((OP_SOURCE, OP_FIRST, OP_COUNT), (OP_TARGET, OP_TARGET_FIRST, OP_TARGET_COUNT)):
+        touched += [blocks[r[first] : r[first] + r[count]] for r in rows[rows[:, of] == e.number]]
+    counted = np.bincount(np.concatenate(touched).astype(np.int64), minlength=e.pool.in_flight.size)
+    if np.any(counted != e.pool.in_flight):
         raise KvbenchError("integrity: blocks and the operations in flight on them disagree")
-    if not ops.fence:
-        return []
-    rows = ops.rows[ops.head : ops.tail]
-    return [(ops.blocks[r[OP_FIRST] : r[OP_FIRST] + r[OP_COUNT]].tolist(), int(r[OP_NODE])) for r in rows]
-
-
-def _copied(e: Engine) -> I64:
-    ops = e.backups
-    first = ops.rows[ops.head, OP_FIRST] if ops.head < ops.tail else ops.filled
-    return ops.blocks[first : ops.filled].astype(np.int64)
+    held = rows[(rows[:, OP_SOURCE] == e.number) & (rows[:, OP_HOLDS] == 1)]
+    return [(blocks[r[OP_FIRST] : r[OP_FIRST] + r[OP_COUNT]].tolist(), int(r[OP_NODE])) for r in held]
 
 
 def _table(e: Engine, slot: int) -> list[int]:

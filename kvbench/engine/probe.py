@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from ..core.jit import entry
+from ..core.units import NEVER_NS
+from ..memory.links import end_next
 from ..scheduler import calendar
-from ..scheduler.backup import end_copies
+from ..scheduler.backup import backed_up
 from ..scheduler.lifecycle import accept
+from ..scheduler.mail import LANDED, is_unread, post, take
 from ..scheduler.queues import take_ended
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import NEXT, NO_SEQ, NO_SLOT, ROUTED
@@ -32,8 +35,11 @@ def arrive(e, seq, arrival_ns):
 @entry
 def drain_copies(e):
     """Wait until every copy beside the steps is done."""
-    e.now = max(e.now, e.backups.idle_at)
-    end_copies(e)
+    while e.links.next_ns != NEVER_NS:
+        e.now = max(e.now, e.links.next_ns)
+        post(e.landed, LANDED, end_next(e.links, e.operations))
+    while is_unread(e.landed):
+        backed_up(e, take(e.landed)[1])
 
 
 @entry

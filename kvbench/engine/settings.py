@@ -161,6 +161,14 @@ class EngineSettings:
     """Planted faults by name (state_columns.PLANTED); an engine with one is wrong on purpose."""
     check: bool = False
     """check_integrity after every step, and a shadow of every block (slow)."""
+    role: str = "both"
+    """both; prefill, decode: one side of a pair, see pairs."""
+    reserved_decode_tokens: int = 0
+    """push, decode: tokens that stay free for every sequence that decodes or will."""
+    preallocated_requests: int = 0
+    """push, decode: sequences that may hold memory beside the running ones."""
+    poll_interval: int = 1
+    """push, decode: queues and transfers are looked at in every so many steps."""
     backup_ns_per_block: int = 0
     """Whole blocks are copied to host memory as they are computed, on a queue of its own; 0 = no."""
 

@@ -15,9 +15,21 @@ import numpy as np
 from ..core.jit import inline
 from ..core.journal import STEP_COLUMNS
 from ..core.units import NEVER_NS
-from ..costs.tables import COPY_BYTES, HOST, OUTSIDE, add_prefill, clear, set_decode, step_ns
+from ..costs.tables import (
+    COPY_BYTES,
+    DECODE_BATCH,
+    HOST,
+    NEW_TOKENS,
+    NUM_PREFILL,
+    NUM_SEQUENCES,
+    OUTSIDE,
+    PREFILL_ATTENTION_NS,
+    add_prefill,
+    clear,
+    set_decode,
+    step_ns,
+)
 from ..scheduler import kv
-from ..scheduler.backup import end_copies, next_end
 from ..scheduler.lifecycle import accept, drop_waiting
 from ..scheduler.mail import ACCEPT, LEAVE, is_unread, take
 from ..scheduler.spent import spend
@@ -44,6 +56,13 @@ STEP_USED, STEP_WASTE = STEP_COLUMNS.index("used_blocks"), STEP_COLUMNS.index("t
 @inline
 def execute(e):
     """Nanoseconds of the planned step, the host's part included; e.resources tells the parts."""
+    describe(e)
+    return price(e)
+
+
+@inline
+def describe(e):
+    """The planned step as a query of the cost tables."""
     rec, plan, query = e.slots.rec, e.plan, e.query
     clear(query)
     query[COPY_BYTES] = e.copy_bytes
@@ -66,12 +85,18 @@ def execute(e):
     e.prefill_seqs, e.prefill_tokens = chunks, tokens
     if batch > 0:
         set_decode(query, batch, context, 0)
-    duration = step_ns(e.costs, query, e.resources)
-    e.outside_steps += np.int64(query[OUTSIDE] > 0.0)
+
+
+@inline
+def price(e):
+    """Nanoseconds of the step that e.query describes, whoever has filled in what one engine alone does not know."""
+    duration = step_ns(e.costs, e.query, e.resources)
+    e.outside_steps += np.int64(e.query[OUTSIDE] > 0.0)
     e.step_model_ns = duration - e.resources[HOST] if e.overlap else duration
     e.step_prefill_ns = 0
-    if chunks > 0:
-        e.step_prefill_ns = NEVER_NS if batch == 0 else _prefill_share(e, batch, context, duration)
+    if e.prefill_seqs > 0:
+        batch = e.decode_seqs
+        e.step_prefill_ns = NEVER_NS if batch == 0 else _prefill_share(e, batch, e.decode_context, duration)
     return duration
 
 
@@ -79,8 +104,8 @@ def execute(e):
 def _prefill_share(e, batch, context, duration):
     """Nanoseconds that a mixed step takes longer than its decodes alone would; under overlap the device's part."""
     query = e.query
-    clear(query)
-    query[COPY_BYTES] = e.copy_bytes
+    query[NEW_TOKENS] = query[NUM_PREFILL] = query[PREFILL_ATTENTION_NS] = 0.0
+    query[NUM_SEQUENCES] = query[DECODE_BATCH] = 0.0
     set_decode(query, batch, context, 0)
     longer = duration - step_ns(e.costs, query, e.alone)
     if e.overlap:
@@ -147,7 +172,7 @@ def nothing_runs(e):
 
 @inline
 def is_idle(e):
-    return e.queue_head == NO_SEQ and nothing_runs(e)
+    return e.queue_head == NO_SEQ and e.side.num_ended == 0 and nothing_runs(e)
 
 
 @inline
@@ -185,13 +210,15 @@ def run_for(e, host, device, evicted):
 
 
 @inline
-def read_inbox(e, cancel):
-    """At e.now, between two steps: copies that have ended let go, then what came, in order.
+def read_inbox(e, cancel, landed):
+    """At e.now, between two steps: operations that have ended let go, then what came, in order.
 
+    cancel, landed   verbs (engine, sequence) and (engine, row of its operations)
     returns  False when a row (e.control) is for Python to act on; call again afterwards
     """
-    if e.backups.ns_per_block > 0 and next_end(e) <= e.now:
-        end_copies(e)
+    while is_unread(e.landed):
+        _, row = take(e.landed)
+        landed(e, row)
     while is_unread(e.inbox):
         kind, subject = take(e.inbox)
         if kind == ACCEPT:
@@ -227,7 +254,14 @@ def plan_step(e, schedule):
 @inline
 def launch(e, watch):
     """The planned step runs as long as the cost tables say; e.now is when it lands."""
-    duration = execute(e)
+    describe(e)
+    start(e, watch)
+
+
+@inline
+def start(e, watch):
+    """The step that e.query describes runs."""
+    duration = price(e)
     host = e.resources[HOST]
     e.began = e.now
     run_for(e, host, duration - host, e.pool.evicted - e.evicted_before)

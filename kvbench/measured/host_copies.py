@@ -15,8 +15,9 @@ import numpy as np
 from ..core.errors import KvbenchError
 from ..core.requests import I64
 from ..engine.observe import fields_of
-from ..memory.operations import OP_COUNT, OP_FIRST
+from ..memory.operations import FREE_ROW, OP_COUNT, OP_FIRST, OP_NUMBER, OP_STATE
 from ..scheduler.state import Engine
+from ..scheduler.state_columns import NO_LINK
 from .stepwise import Stepper
 from .worker import Device
 
@@ -27,32 +28,29 @@ class HostCopies:
     def __init__(self, engine: Engine, stepper: Stepper, device: Device) -> None:
         self._engine, self._stepper, self._device = engine, stepper, device
         self._under_way: deque[tuple[I64, list[int]]] = deque()
-        self._moved = 0
-        self._active = engine.backups.ns_per_block > 0
+        self._begun = 0
+        self._active = engine.rules.backup_link != NO_LINK
         self.copied_bytes = 0
 
     def begin(self) -> None:
         """Note the copies that the last commit began: their blocks, and a checksum of each."""
         if not self._active:
             return
-        now = self._stepper.now()
-        rows, blocks = (fields_of(self._engine.backups)[name] for name in ("rows", "blocks"))
-        fresh = []
-        at = now.copies_tail
-        while self._moved < now.copies_moved:
-            at -= 1
-            first, count = int(rows[at, OP_FIRST]), int(rows[at, OP_COUNT])
-            fresh.append(blocks[first : first + count].astype(np.int64))
-            self._moved += count
-        for ids in reversed(fresh):
+        begun = self._stepper.now().copies_begun
+        if begun == self._begun:
+            return
+        rows, blocks = (fields_of(self._engine.operations)[name] for name in ("rows", "blocks"))
+        fresh = np.flatnonzero((rows[:, OP_STATE] != FREE_ROW) & (rows[:, OP_NUMBER] > self._begun))
+        for at in fresh[np.argsort(rows[fresh, OP_NUMBER])]:
+            ids = blocks[rows[at, OP_FIRST] : rows[at, OP_FIRST] + rows[at, OP_COUNT]].astype(np.int64)
             self._under_way.append((ids, self._sums(ids)))
+        self._begun = begun
 
     def end(self) -> None:
         """Copy what has ended by now. KvbenchError: a block was written meanwhile."""
         if not self._active:
             return
-        now = self._stepper.now()
-        self._finish(now.copies_tail - now.copies_head)
+        self._finish(self._stepper.now().copies_open)
 
     def drain(self) -> None:
         """The run is over: copy what is still under way."""

@@ -31,14 +31,13 @@ class Now(NamedTuple):
     num_flight: int
     num_done: int
     evicted: int
-    copies_head: int
-    copies_tail: int
-    copies_moved: int
+    copies_open: int
+    copies_begun: int
 
 
 @entry
 def _read(e):
-    ops = e.backups
+    ops = e.operations
     return (
         e.now,
         e.num_plan,
@@ -47,9 +46,8 @@ def _read(e):
         e.num_flight,
         e.num_done,
         e.pool.evicted,
-        ops.head,
-        ops.tail,
-        ops.moved,
+        ops.open,
+        ops.begun,
     )
 
 

@@ -1,92 +1,215 @@
-"""Operations on a queue of its own: copies of blocks that run beside the device's compute queue.
+"""Operations: everything that moves beside the compute queue of an engine, one row each, in one table of a run.
 
-    begin     blocks are handed to the queue, first in, first out
-    end_next  the first one is done
+    open_row    something will move: RESERVED
+    attach      blocks of an engine that it reads, or writes
+    (links.begin puts it on a link: MOVING; links.end_next says that it is there: ENDED or FAILED)
+    abort       nobody wants it any more: DRAINING until the link is done with it, since its blocks are still touched
+    detach, close_row   its engine has dealt with the end
 
 Work on one queue is ordered, so a block that a step lets go may be given to a later step at once. Another queue may
-still touch it: that is what `fence` is for, and what the caller holds for each operation (a reference to every block
-under a list, a lock on the node under a radix tree) until it has ended.
+still touch it: who starts an operation holds its blocks (`prefix.hold`), and lets go when it hears of the end, which
+reaches the engines of a row at their next step boundary. A row lives until each of them has heard.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..core.jit import inline, jit, struct
+from ..core.jit import jit, struct
 from ..kernels.rows import doubled
 
 # Columns of Operations.rows.
-OP_SEQ, OP_END, OP_FIRST, OP_COUNT, OP_NODE = range(5)
+(
+    OP_KIND,
+    OP_STATE,
+    OP_LINK,
+    OP_NEXT,
+    OP_NUMBER,
+    OP_OWNER,
+    OP_ATTEMPT,
+    OP_SOURCE,
+    OP_TARGET,
+    OP_SOURCE_EPOCH,
+    OP_TARGET_EPOCH,
+    OP_FIRST,
+    OP_COUNT,
+    OP_TARGET_FIRST,
+    OP_TARGET_COUNT,
+    OP_NODE,
+    OP_HOLDS,
+    OP_BYTES,
+    OP_FRAGMENTS,
+    OP_BEGIN,
+    OP_WORK,
+    OP_END,
+    OP_HEARERS,
+    OP_TAG,
+) = range(24)
+OP_COLUMNS = 24
+# NEXT          of the queue of its link, of the free rows. NUMBER: of its beginning, from 1; rows are used again
+# OWNER         the sequence that waits for it, or NOBODY. ATTEMPT: which of its attempts, so that a late end is known
+# SOURCE, TARGET   number of an engine, or ELSEWHERE; *_EPOCH: how often that engine had started
+# FIRST, COUNT  its blocks in Operations.blocks: of the source; TARGET_*: of the target
+# NODE          of a radix tree, that it holds. HOLDS: 1 = its engine holds the source's blocks for it
+# WORK          ns of the link for itself; BEGIN, END: when it was given to the link, and when it was there
+# HEARERS       engines that have not heard of its end yet. TAG: of whoever opened it
+
+FREE_ROW, RESERVED, MOVING, DRAINING, ENDED, FAILED = (np.int64(i) for i in range(6))
+"""OP_STATE. RESERVED has no link yet."""
+
+BACKUP, LOAD, PREFETCH, STORE, SEND, WEIGHT = (np.int64(i) for i in range(6))
+"""OP_KIND: device to host, host to device, store to host, host to store; KV between engines; weights between ranks."""
+KIND_NAMES = ("backup", "load", "prefetch", "store", "send", "weight")
+
+NOBODY = np.int64(-1)
+ELSEWHERE = np.int64(-1)
+NO_ROW = np.int64(-1)
 
 
 @struct
 class Operations:
-    """rows: (capacity, 5) sequence, end in ns, its blocks [first, first + count) in `blocks`, locked node or 0.
+    """rows: (capacity, 24), see the columns. n blocks in all.
 
-    head, tail    rows [head, tail) are under way, in the order of their ends
-    blocks, filled   (capacity,) block ids of the rows
-    ns_per_block  of the queue; 0 = there is no such queue
-    idle_at       when the queue has nothing more to do
-    fence         whether blocks wait for their operations
-    moved, busy_ns   blocks handed over so far, and the time they take
+    free_head    first of the free rows, linked by NEXT; NO_ROW = none
+    open, begun  rows in use; operations opened so far
+    blocks, filled   (n,) block ids of the rows, of which the first `filled` are in use; moved together when it is full
     """
 
     rows: "i8[:,::1]"
-    head: "i8"
-    tail: "i8"
+    free_head: "i8"
+    open: "i8"
+    begun: "i8"
     blocks: "i4[::1]"
     filled: "i8"
-    ns_per_block: "i8"
-    idle_at: "i8"
-    fence: "b1"
-    moved: "i8"
-    busy_ns: "i8"
 
 
-def make_operations(ns_per_block: int, fence: bool = True) -> Operations:
-    return Operations(np.zeros((16, 5), np.int64), 0, 0, np.zeros(64, np.int32), 0, ns_per_block, 0, fence, 0, 0)
+def make_operations() -> Operations:
+    rows = np.zeros((8, OP_COLUMNS), np.int64)
+    rows[:, OP_NEXT] = [*range(1, 8), NO_ROW]
+    return Operations(rows, 0, 0, 0, np.zeros(64, np.int32), 0)
 
 
 @jit
-def begin(ops, pool, seq, row, start, stop, node, now):
-    """Hand row[start:stop] to the queue at `now`."""
-    _make_room(ops, stop - start)
-    rows, blocks, in_flight = ops.rows, ops.blocks, pool.in_flight
-    at, first = ops.tail, ops.filled
-    for i in range(start, stop):
-        blocks[first + i - start] = row[i]
-        in_flight[row[i]] += 1
-    took = (stop - start) * ops.ns_per_block
-    end = max(now, ops.idle_at) + took
-    rows[at, OP_SEQ], rows[at, OP_END], rows[at, OP_NODE] = seq, end, node
-    rows[at, OP_FIRST], rows[at, OP_COUNT] = first, stop - start
-    ops.tail = at + 1
-    ops.filled = first + stop - start
-    ops.idle_at = end
-    ops.moved += stop - start
-    ops.busy_ns += took
-
-
-@inline
-def end_next(ops, pool):
-    """The first operation is done. Returns its row."""
-    at = ops.head
-    first = ops.rows[at, OP_FIRST]
-    for i in range(first, first + ops.rows[at, OP_COUNT]):
-        pool.in_flight[ops.blocks[i]] -= 1
-    ops.head = at + 1
+def open_row(ops, kind, owner, attempt, source, target):
+    """A new row, RESERVED. Returns it. The table grows as needed: take ops.rows anew afterwards."""
+    if ops.free_head == NO_ROW:
+        first = ops.rows.shape[0]
+        ops.rows = doubled(ops.rows)
+        for i in range(first, ops.rows.shape[0]):
+            ops.rows[i, OP_NEXT] = i + 1
+        ops.rows[ops.rows.shape[0] - 1, OP_NEXT] = NO_ROW
+        ops.free_head = first
+    at, rows = ops.free_head, ops.rows
+    ops.free_head = rows[at, OP_NEXT]
+    ops.open += 1
+    ops.begun += 1
+    for column in range(OP_COLUMNS):
+        rows[at, column] = 0
+    rows[at, OP_KIND], rows[at, OP_STATE], rows[at, OP_NUMBER] = kind, RESERVED, ops.begun
+    rows[at, OP_OWNER], rows[at, OP_ATTEMPT] = owner, attempt
+    rows[at, OP_SOURCE], rows[at, OP_TARGET] = source, target
+    rows[at, OP_LINK] = NO_ROW
+    rows[at, OP_HEARERS] = np.int64(source >= 0) + np.int64(target >= 0 and target != source)
     return at
 
 
 @jit
-def _make_room(ops, num_blocks):
-    """For one more operation of so many blocks: what has ended goes, and the arrays grow if need be."""
-    if ops.head == ops.tail:
-        ops.head = ops.tail = ops.filled = 0
-    if ops.tail == ops.rows.shape[0]:
-        ops.rows = doubled(ops.rows)
-    if ops.filled + num_blocks > ops.blocks.size:
-        blocks = np.zeros(2 * (ops.filled + num_blocks), np.int32)
-        for i in range(ops.filled):
-            blocks[i] = ops.blocks[i]
-        ops.blocks = blocks
+def attach(ops, row, pool, table, start, stop):
+    """It reads table[start:stop] of the source's pool."""
+    first = _add_blocks(ops, pool, table, start, stop)
+    ops.rows[row, OP_FIRST], ops.rows[row, OP_COUNT] = first, stop - start
+
+
+@jit
+def attach_target(ops, row, pool, table, start, stop):
+    """It writes table[start:stop] of the target's pool."""
+    first = _add_blocks(ops, pool, table, start, stop)
+    ops.rows[row, OP_TARGET_FIRST], ops.rows[row, OP_TARGET_COUNT] = first, stop - start
+
+
+@jit
+def _add_blocks(ops, pool, table, start, stop):
+    n = stop - start
+    if ops.filled + n > ops.blocks.size:
+        _move_together(ops, n)
+    first, blocks, in_flight = ops.filled, ops.blocks, pool.in_flight
+    for i in range(n):
+        blocks[first + i] = table[start + i]
+        in_flight[table[start + i]] += 1
+    ops.filled = first + n
+    return first
+
+
+@jit
+def _move_together(ops, n):
+    """Blocks of rows that are closed go; room for n more."""
+    rows, old = ops.rows, ops.blocks
+    live = np.int64(0)
+    for row in range(rows.shape[0]):
+        if rows[row, OP_STATE] != FREE_ROW:
+            live += rows[row, OP_COUNT] + rows[row, OP_TARGET_COUNT]
+    blocks = np.zeros(max(old.size, 2 * (live + n)), np.int32)
+    filled = np.int64(0)
+    for row in range(rows.shape[0]):
+        if rows[row, OP_STATE] == FREE_ROW:
+            continue
+        for column in (OP_FIRST, OP_TARGET_FIRST):
+            first = rows[row, column]
+            rows[row, column] = filled
+            for i in range(rows[row, column + 1]):
+                blocks[filled] = old[first + i]
+                filled += 1
+    ops.blocks = blocks
+    ops.filled = filled
+
+
+@jit
+def detach(ops, row, pool):
+    """It no longer touches the source's blocks, nor holds them: `prefix.hold.let_go` goes before."""
+    rows = ops.rows
+    _untouch(ops, pool, rows[row, OP_FIRST], rows[row, OP_COUNT])
+    rows[row, OP_COUNT] = rows[row, OP_HOLDS] = 0
+
+
+@jit
+def detach_target(ops, row, pool):
+    """It no longer touches the target's blocks."""
+    _untouch(ops, pool, ops.rows[row, OP_TARGET_FIRST], ops.rows[row, OP_TARGET_COUNT])
+    ops.rows[row, OP_TARGET_COUNT] = 0
+
+
+@jit
+def _untouch(ops, pool, first, count):
+    for i in range(first, first + count):
+        pool.in_flight[ops.blocks[i]] -= 1
+
+
+@jit
+def abort(ops, row):
+    """Nobody wants its result. One that moves goes on until its link is done; one that does not has FAILED now."""
+    state = ops.rows[row, OP_STATE]
+    if state == MOVING:
+        ops.rows[row, OP_STATE] = DRAINING
+    elif state == RESERVED:
+        ops.rows[row, OP_STATE] = FAILED
+
+
+@jit
+def heard(ops, row):
+    """An engine has dealt with the end of a row. True when it was the last, and the row is gone."""
+    ops.rows[row, OP_HEARERS] -= 1
+    if ops.rows[row, OP_HEARERS] > 0:
+        return False
+    close_row(ops, row)
+    return True
+
+
+@jit
+def close_row(ops, row):
+    """The row is free again."""
+    ops.rows[row, OP_STATE] = FREE_ROW
+    ops.rows[row, OP_NEXT] = ops.free_head
+    ops.free_head = row
+    ops.open -= 1
+    if ops.open == 0:
+        ops.filled = 0

@@ -35,7 +35,8 @@ def prepared(simulation: _Run) -> _Run:
     """The same simulation, its cache in the state that its settings ask for. It has not begun yet."""
     requests, settings = simulation.requests, simulation.settings
     if settings.cache.state != "cold":
-        prepare_cache(simulation.engine, requests, settings)
+        for engine in simulation.engines:
+            prepare_cache(engine, requests, settings)
     simulation.cache_prepared(visited_tokens(requests, settings.cache.state) // settings.block_tokens)
     return simulation
 

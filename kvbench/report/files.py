@@ -12,6 +12,7 @@ from ..core.errors import KvbenchError, UsageError
 WRITTEN = (
     *(f"{table}.{kind}" for table in ("requests", "steps", "itl") for kind in ("csv", "parquet")),
     *("summary.csv", "run.json", "grid.csv", "sweep.csv", "comparison.csv", "fidelity.csv", "fidelity.json"),
+    *("advice.csv", "advice.json", "best.toml"),
 )
 """Files of result folders; and .jsonl of recordings, .attempts of points whose worker died."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from .table import WIDTH, grid
 
 NAME_WIDTH = 52
+ENGINE_WIDTH = 28
 DETAILED = 5
 """Differing streams that are shown side by side; the others are counted."""
 ELLIPSIS = "…"
@@ -35,7 +36,7 @@ class StreamLine:
 
 def golden_report(streams: Sequence[StreamLine]) -> str:
     """The whole report, at most 100 columns wide."""
-    rows = [[_cut(s.name, NAME_WIDTH), s.engine, _steps(s), _mismatches(s)] for s in streams]
+    rows = [[_cut(s.name, NAME_WIDTH), _cut(s.engine, ENGINE_WIDTH), _steps(s), _mismatches(s)] for s in streams]
     parts = [grid(["stream", "engine", "steps", "mismatches"], rows), _totals(streams)]
     differing = [s for s in streams if s.differences]
     parts += [side_by_side(f"{s.name}, {s.where}", s.differences) for s in differing[:DETAILED]]

@@ -1,20 +1,28 @@
-"""Write-through to host memory: whole blocks are copied out once a prompt is computed, on a queue of its own.
+"""Write-through to host memory: whole blocks are copied out once a prompt is computed, over a link of its own.
 
-A sequence that ends, is cancelled or loses its memory meanwhile lets its blocks go; they wait for the copy: under a
-list it holds a reference to each, under a radix tree a lock on the path (as SGLang's write-through does).
+A sequence that ends, is cancelled or loses its memory meanwhile lets its blocks go; the operation holds them until the
+copy is done.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from ..core.jit import inline, jit
-from ..memory import operations
-from ..memory.operations import OP_COUNT, OP_END, OP_FIRST, OP_NODE
-from ..memory.pool import list_give
-from ..prefix import block_hash, radix
-from ..prefix.ranked import RELEASED
-from .state_columns import COMPUTED, RADIX, SEQ
+from ..core.jit import entry, inline, jit
+from ..costs.links import transfer_ns
+from ..memory import links
+from ..memory.operations import (
+    BACKUP,
+    NOBODY,
+    OP_COUNT,
+    OP_FIRST,
+    OP_HOLDS,
+    OP_NODE,
+    attach,
+    detach,
+    heard,
+    open_row,
+)
+from ..prefix.hold import hold, let_go
+from .state_columns import COMPUTED, NO_LINK, RADIX, SEQ
 
 
 @inline
@@ -23,55 +31,42 @@ def back_up(e, slot, node):
 
     Not of a prompt that is computed in part: were it preempted, it would come back to copies that hold its memory.
     """
-    if e.backups.ns_per_block > 0 and e.slots.rec[slot, COMPUTED] >= e.seqs.prompt[e.slots.rec[slot, SEQ]]:
+    if e.rules.backup_link != NO_LINK and e.slots.rec[slot, COMPUTED] >= e.seqs.prompt[e.slots.rec[slot, SEQ]]:
         _begin(e, slot, node)
 
 
 @jit
 def _begin(e, slot, node):
-    rec, q = e.slots.rec, e.seqs
+    rec, q, ops, link = e.slots.rec, e.seqs, e.operations, e.rules.backup_link
     seq = rec[slot, SEQ]
     start, stop = q.backed[seq], rec[slot, COMPUTED] // e.rules.block_tokens
     if stop <= start:
         return
-    row = e.slots.table[slot]
+    table, count = e.slots.table[slot], stop - start
     q.backed[seq] = stop
-    if e.backups.fence:
-        _hold(e, row, start, stop, node)
-    operations.begin(e.backups, e.pool, seq, row, start, stop, node, e.now)
+    row = open_row(ops, BACKUP, NOBODY, 0, e.number, e.number)
+    attach(ops, row, e.pool, table, start, stop)
+    ops.rows[row, OP_NODE] = node
+    if e.rules.fence:
+        ops.rows[row, OP_HOLDS] = 1
+        hold(e.rules.cache_kind == RADIX, e.tree, e.pool, table, start, stop, node)
+    num_bytes = count * e.rules.block_bytes
+    work = transfer_ns(e.links.rates, link, num_bytes, count)
+    links.begin(e.links, ops, row, link, num_bytes, count, work, e.now)
 
 
-@inline
-def _hold(e, row, start, stop, node):
-    if e.rules.cache_kind == RADIX:
-        radix.lock(e.tree, node)
-    else:
-        refs = e.pool.refs
-        for i in range(start, stop):
-            refs[row[i]] += 1
+@entry
+def backed_up(e, row):
+    """A copy has landed: it lets its blocks go."""
+    ops = e.operations
+    rows = ops.rows
+    if rows[row, OP_HOLDS] == 1:
+        first, count = rows[row, OP_FIRST], rows[row, OP_COUNT]
+        let_go(e.rules.cache_kind == RADIX, e.tree, e.hashes, e.pool, ops.blocks, first, count, rows[row, OP_NODE])
+    detach(ops, row, e.pool)
+    heard(ops, row)
 
 
-@inline
-def next_end(e):
-    """When the first copy under way is done, or a time beyond all others."""
-    ops = e.backups
-    if ops.head == ops.tail:
-        return np.int64(1) << 62
-    return ops.rows[ops.head, OP_END]
-
-
-@jit
-def end_copies(e):
-    """What has been copied by now is let go."""
-    ops = e.backups
-    while ops.head < ops.tail and ops.rows[ops.head, OP_END] <= e.now:
-        at = operations.end_next(ops, e.pool)
-        if not ops.fence:
-            continue
-        if e.rules.cache_kind == RADIX:
-            radix.unlock(e.tree, ops.rows[at, OP_NODE])
-        else:
-            first, count = ops.rows[at, OP_FIRST], ops.rows[at, OP_COUNT]
-            row = ops.blocks[first : first + count]
-            list_give(e.pool, row, count)
-            block_hash.note(e.hashes, e.pool, RELEASED, row, 0, count, 0)
+@entry
+def nothing_landed(e, row):
+    """Of an engine that nothing is moved for; it is never called."""

@@ -69,7 +69,7 @@ def lookup(e, seq, limit, row):
     """
     kind = e.rules.cache_kind
     namespace = e.seqs.namespace[seq]
-    if kind == RADIX:
+    if kind == RADIX and e.rules.keeps:
         fill_keys(e.block_keys, seq, 0, limit, e.keys)
         node, hits = radix.match(e.tree, namespace, e.keys, limit, row)
         return hits, node, _unlocked_blocks(e.tree, node)
@@ -130,6 +130,15 @@ def install(e, slot, tokens):
     rec = e.slots.rec
     if not extend(e, slot, tokens):
         e.fault = OUT_OF_KV
+    e.context += tokens - rec[slot, COMPUTED]
+    rec[slot, COMPUTED] = tokens
+    publish_hashed(e, slot, tokens)
+
+
+@jit
+def adopt(e, slot, tokens):
+    """The KV of the first `tokens` tokens has arrived in the blocks that the table has for it."""
+    rec = e.slots.rec
     e.context += tokens - rec[slot, COMPUTED]
     rec[slot, COMPUTED] = tokens
     publish_hashed(e, slot, tokens)
@@ -206,14 +215,14 @@ def withdraw(e, slot):
 @inline
 def publish_chunk(e, slot):
     """Radix: the whole blocks of a prefill in progress enter the tree; that is a hit only where each counts once."""
-    if e.rules.cache_kind == RADIX:
+    if e.rules.cache_kind == RADIX and e.rules.keeps:
         _move_lock(e, slot, _insert(e, slot, np.int64(e.rules.count_hits_once)))
 
 
 @inline
 def publish_unfinished(e, slot):
     """Radix: the whole blocks of a sequence that goes on enter the tree."""
-    if e.rules.cache_kind == RADIX:
+    if e.rules.cache_kind == RADIX and e.rules.keeps:
         _move_lock(e, slot, _insert(e, slot, np.int64(1)))
     back_up(e, slot, e.slots.rec[slot, NODE])
 
@@ -224,7 +233,7 @@ def publish_finished(e, slot):
     node = np.int64(0)
     if e.rules.cache_kind == RADIX:
         node = e.slots.rec[slot, NODE]
-        if not _is_stale(e, slot):
+        if e.rules.keeps and not _is_stale(e, slot):
             node = _insert(e, slot, np.int64(1))
     elif not e.rules.hit_same_step:
         _publish_computed(e, slot)
@@ -303,7 +312,7 @@ def release(e, slot):
     e.table_blocks -= held
     e.context -= rec[slot, COMPUTED]
     if e.rules.cache_kind == RADIX:
-        full = max(rec[slot, COMPUTED] // e.rules.block_tokens, rec[slot, PUBLISHED])
+        full = max(rec[slot, COMPUTED] // e.rules.block_tokens, rec[slot, PUBLISHED]) if e.rules.keeps else held
         ring_give(e.pool, row, rec[slot, PUBLISHED], full)  # two groups, as SGLang gives them back
         ring_give(e.pool, row, full, held)
         radix.unlock(e.tree, rec[slot, NODE])

@@ -1,6 +1,7 @@
 """Mail of an engine: what reaches it is read between two steps.
 
-An engine whose loop reads its inbox between steps sees at the end of a step all that came meanwhile, in order.
+An engine whose loop reads its inbox between steps sees at the end of a step all that came meanwhile, in order. Ends of
+operations have a box of their own, which is read first: what has been copied is free for who asks for memory.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from ..core.jit import inline, jit, struct
 from ..kernels.rows import doubled
 
 # Kinds. Typed, since every literal would compile a callee of its own.
-ACCEPT, LEAVE, CONTROL = np.arange(3)
-# ACCEPT   a sequence is given to it. LEAVE: a sequence is cancelled
+ACCEPT, LEAVE, CONTROL, LANDED = np.arange(4)
+# ACCEPT   a sequence is given to it. LEAVE: a sequence is cancelled. LANDED: an operation has ended
 # CONTROL  something for Python, which acts between two steps
 
 _KIND, _SUBJECT = range(2)

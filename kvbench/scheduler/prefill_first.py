@@ -44,6 +44,7 @@ from .state_columns import (
     KNOWN,
     LAST_TOKEN,
     NEXT,
+    NO_LINK,
     NO_SEQ,
     NO_SLOT,
     OUT_OF_KV,
@@ -182,7 +183,7 @@ def _admit_waiting(e, places):
         result = add_one(e, seq, hits, link, tied)
         if result == NO_TOKEN:  # with copies under way memory comes back without a sequence that leaves
             is_alone = e.num_plan == 0 and e.slots.running == 0
-            e.batch_is_full = not (is_alone and (e.rules.full_only_beside_others or e.backups.ns_per_block > 0))
+            e.batch_is_full = not (is_alone and (e.rules.full_only_beside_others or e.rules.backup_link != NO_LINK))
         if result != CONTINUE:
             break
         seq = following
@@ -240,7 +241,7 @@ def _mix_decodes(e):
         return
     make_room(e, running * e.rules.block_tokens)
     first = e.num_plan
-    _plan_decodes(e)
+    plan_decodes(e)
     for row in range(first, e.num_plan):
         e.batch[row] = e.plan[row, PLAN_SLOT]
         run_remove(e.slots, e.plan[row, PLAN_SLOT])
@@ -261,7 +262,7 @@ def filter_running(e):
 @inline
 def _decode(e):
     if prepare_decode(e):
-        _plan_decodes(e)
+        plan_decodes(e)
 
 
 @inline
@@ -288,7 +289,7 @@ def prepare_decode(e):
 
 
 @inline
-def _plan_decodes(e):
+def plan_decodes(e):
     """A row of one token for every running sequence, and a block where its token opens one."""
     rec, plan, bt = e.slots.rec, e.plan, e.rules.block_tokens
     row = e.num_plan

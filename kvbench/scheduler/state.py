@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..core.jit import inline, struct
 from ..costs.tables import CostTables
+from ..memory.links import Links
 from ..memory.operations import Operations
 from ..memory.pool import BlockPool
 from ..prefix.block_hash import HashMap
@@ -19,6 +20,7 @@ from ..prefix.radix import RadixTree
 from .calendar import Calendar
 from .mail import Mail
 from .shadow import Shadow
+from .side import Side
 from .stages import Stages
 from .state_columns import BAD_TRANSITION
 
@@ -110,12 +112,19 @@ class Slots:
 
 @struct
 class Rules:
-    """Settings as numbers; see engine.settings for their meaning. allowed: (states, states) 1 = may follow."""
+    """Settings as numbers; see engine.settings for their meaning.
+
+    keeps         what is computed stays visible as a prefix; False: a ring of blocks whose tree stays empty
+    backup_link   what computed blocks are copied to host memory over; NO_LINK: they are not
+    fence         copied blocks are held until their copy has landed
+    allowed       (states, states) 1 = may follow
+    """
 
     prefill_first: "b1"
     static: "b1"
     priority: "b1"
     cache_kind: "i8"
+    keeps: "b1"
     block_tokens: "i8"
     max_model_len: "i8"
     max_num_seqs: "i8"
@@ -165,6 +174,8 @@ class Rules:
     beam_skew: "f8"
     beam_seed: "i8"
     block_bytes: "i8"
+    backup_link: "i8"
+    fence: "b1"
     allowed: "i8[:,::1]"
 
 
@@ -199,7 +210,9 @@ class Engine:
     due_blocks     (slots,) scratch of a decode step
     leavers        (slots,) prefill-first: slots in the running list that have ended; num_leavers of them
     victims        (slots,) sequences preempted in this step, in order
+    operations, links   what moves beside the steps, of all engines of the run
     inbox          what has reached it since its step began
+    landed         operations that have ended since then
     ended_head, ended_tail   the list of sequences that are over and of which the clients have not been told
     num_done       sequences that ended here
     began          when the step under way began; evicted_before: blocks evicted before it was planned
@@ -235,9 +248,11 @@ class Engine:
     block_keys: "BlockKeys"
     calendar: "Calendar"
     costs: "CostTables"
-    backups: "Operations"
+    operations: "Operations"
+    links: "Links"
     stages: "Stages"
     shadow: "Shadow"
+    side: "Side"
     journal: "Journal"
     plan: "i8[:,::1]"
     num_plan: "i8"
@@ -278,6 +293,7 @@ class Engine:
     num_waiting: "i8"
     number: "i8"
     inbox: "Mail"
+    landed: "Mail"
     ended_head: "i8"
     ended_tail: "i8"
     now: "i8"

@@ -37,13 +37,13 @@ TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
     ARRIVED: (TOKENIZING, REFUSED, *_END),
     TOKENIZING: (ROUTED, WAITING, REFUSED, *_END),
     ROUTED: (WAITING, BOOTSTRAPPING, *_END),
-    WAITING: (FETCHING, PREFILLING, DECODING, BOOTSTRAPPING, PREALLOCATED, *_END),
+    WAITING: (FETCHING, PREFILLING, DECODING, BOOTSTRAPPING, PREALLOCATED, TRANSFERRING, *_END),
     FETCHING: (WAITING, PREFILLING, *_END),
     BOOTSTRAPPING: (WAITING, PREALLOCATED, *_END),
     PREALLOCATED: (TRANSFERRING, *_END),
     PREFILLING: (DECODING, SENDING, PREEMPTED, DRAINING, FINISHED, *_END),
     SENDING: (DRAINING, FINISHED, *_END),
-    TRANSFERRING: (WAITING, DECODING, DRAINING, *_END),
+    TRANSFERRING: (WAITING, PREFILLING, DECODING, DRAINING, *_END),
     DECODING: (PREEMPTED, DRAINING, FINISHED, *_END),
     PREEMPTED: (WAITING, PREFILLING, DECODING, FINISHED, *_END),  # finished: its last token was under way
     DRAINING: (FINISHED, *_END),
@@ -80,11 +80,13 @@ TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
 INSERTED = CHAIN
 
 # PHASE of a slot
-FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED, FOLLOWS, KEPT = range(6)
+FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED, FOLLOWS, KEPT, PARKED, LOADING, LOADED, LOST, DRAINS = range(11)
 # FOLLOWS    copy on write: has a place and no memory; forks from a sequence of its request that computes the prompt
 # KEPT       copy on write: not running; the table of a finished sequence that a later turn goes on from
+# PARKED, LOADING, LOADED, LOST, DRAINS   of a prefill / decode pair: not running, see side
 NO_SLOT = np.int64(-1)
 NO_SEQ = np.int64(-1)
+NO_LINK = np.int64(-1)
 
 # Columns of Engine.lineage, one row a request (copy on write).
 PARENT, COMMON, WANTED, KEPT_SLOT = range(4)

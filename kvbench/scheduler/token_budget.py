@@ -47,7 +47,7 @@ def schedule(e):
     e.num_victims = 0
     threshold = threshold_of(e)
     e.holds_prefill = e.rules.prefill_interval > 1 and _holds_prefill(e)
-    budget = _schedule_running(e, e.rules.max_num_batched_tokens, threshold)
+    budget = schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
         schedule_waiting(e, budget, threshold)
         if not e.holds_prefill:
@@ -83,7 +83,7 @@ def _holds_prefill(e):
 
 
 @inline
-def _schedule_running(e, budget, threshold):
+def schedule_running(e, budget, threshold):
     rec, plan = (
         e.slots.rec,
         e.plan,

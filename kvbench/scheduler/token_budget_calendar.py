@@ -37,18 +37,18 @@ def schedule(e):
     """Blocks for the decodes that need one; then the prefill in progress, then admissions (the plan's rows)."""
     e.num_plan = 0
     e.num_victims = 0
-    _visit_due(e)
+    visit_due(e)
     e.calendar.planned = e.calendar.decoders
     budget = e.rules.max_num_batched_tokens - e.calendar.decoders
     slot = e.slots.tail
     if slot != NO_SLOT and e.slots.rec[slot, PHASE] == IN_PREFILL:
-        budget = _continue_prefill(e, slot, budget)
-    if e.num_victims == 0 and not _still_blocked(e):
+        budget = continue_prefill(e, slot, budget)
+    if e.num_victims == 0 and not still_blocked(e):
         schedule_waiting(e, budget, np.int64(0))
 
 
 @inline
-def _visit_due(e):
+def visit_due(e):
     """Whose token opens a block gets one, whose token fills one publishes it."""
     if not open_due(e):
         _open_one_by_one(e)
@@ -85,7 +85,7 @@ def _preempt_last(e, victim):
 
 
 @inline
-def _continue_prefill(e, slot, budget):
+def continue_prefill(e, slot, budget):
     """The sequence in its prefill is the last of the list, so it is its own victim. Returns the budget left."""
     rec = e.slots.rec
     start = rec[slot, COMPUTED]
@@ -101,7 +101,7 @@ def _continue_prefill(e, slot, budget):
 
 
 @inline
-def _still_blocked(e):
+def still_blocked(e):
     """The head of the queue was refused, and nothing has happened that could let it in.
 
     Its need does not fall before the first block that it missed is published (hits that are evicted or let go

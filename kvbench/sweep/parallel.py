@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.errors import KvbenchError, UsageError
-from .task import Outcome, Task, run_task
 
 BACKENDS = ("loky", "dask", "ray")
 """Processes of this machine; a dask.distributed cluster; a Ray cluster."""
@@ -17,8 +16,14 @@ _CONNECT_S = 15
 LOST = "a worker died (killed, or out of memory); what had ended is kept, and the same command goes on from there"
 
 
-def run_tasks(tasks: Sequence[Task], jobs: int, backend: str, address: str | None) -> Generator[Outcome]:
-    """Outcomes as they come. jobs: workers at most, -1: all.
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def run_tasks(
+    work: Callable[[T], R], tasks: Sequence[T], jobs: int, backend: str = BACKENDS[0], address: str | None = None
+) -> Generator[R]:
+    """work(task) of each, as they come. jobs: workers at most, -1: all.
 
     raises  UsageError: the backend is not installed, or there is no cluster at the address
             KvbenchError: a worker died
@@ -36,7 +41,7 @@ def run_tasks(tasks: Sequence[Task], jobs: int, backend: str, address: str | Non
         order = "list" if backend == "ray" else "generator_unordered"
         parallel = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as=order)
         try:
-            yield from parallel(joblib.delayed(run_task)(task) for task in tasks)
+            yield from parallel(joblib.delayed(work)(task) for task in tasks)
         except _lost(backend) as error:
             raise KvbenchError(LOST) from error
 

@@ -17,6 +17,7 @@ from typing import Any
 from ..bench.configure import Configured
 from ..bench.run import run
 from ..bench.system import build_system
+from ..core.config import Config
 from ..core.errors import KvbenchError
 from ..core.jit import compile_watch
 from ..report.files import make_folder
@@ -72,9 +73,7 @@ def run_task(task: Task) -> Outcome:
 def _run(task: Task) -> Outcome:
     try:
         config = build_system(task.configured.config).config
-        part = workload_part(config.tree())
-        workload = _workload(json.dumps(part, sort_keys=True), json.dumps(contents(part)))
-        result = run(task.configured, None, task.steps, workload)
+        result = run(task.configured, None, task.steps, shared_workload(config))
         if not result.record.complete:
             raise KeyboardInterrupt
         figures = run_figures(result.record)
@@ -105,6 +104,12 @@ def _attempt(folder: Path) -> Iterator[int]:
 
 def attempts_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.attempts")
+
+
+def shared_workload(config: Config) -> Workload:
+    """The workload of a configuration: that of the run before, in this process, where it is the same."""
+    part = workload_part(config.tree())
+    return _workload(json.dumps(part, sort_keys=True), json.dumps(contents(part)))
 
 
 @lru_cache(maxsize=1)

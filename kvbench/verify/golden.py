@@ -14,6 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..core.errors import KvbenchError
+from .expert_moves import ReplicaChoices, TransferPlans
+from .expert_placement import AscendPolicies, Placements
+from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
+from .pull_pair import PullPair
+from .push_pair import PushPair
 from .recording import Recording, Row, find_recordings, read_recording
 from .sglang_policy import SglangPolicy
 from .sglang_radix import SglangRadix
@@ -30,6 +35,15 @@ COMPONENTS: dict[str, type[Stream]] = {
     "radix_cache": SglangRadix,
     "radix_cache_request_level": SglangRequests,
     "schedule_policy_and_prefill_adder": SglangPolicy,
+    "placement": Placements,
+    "ascend_policy": AscendPolicies,
+    "transfer_plan": TransferPlans,
+    "replica_choice": ReplicaChoices,
+    "eplb_state": VllmTimeline,
+    "eplb_manager": SglangTimeline,
+    "eplb_updator": AscendTimeline,
+    "pd_nixl_pull": PullPair,
+    "pd_queues": PushPair,
 }
 """Component in the header of a recording -> what replays it."""
 
@@ -92,9 +106,10 @@ def verify(recording: Recording) -> Verdict:
         return Verdict(recording.name, engine, len(rows), unknown=unknown)
     with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
         stream = _guarded(header, COMPONENTS[header["component"]], header, rows)
+        observed = getattr(stream, "recorded", recorded)
         for number, row in enumerate(rows):
             _check_operation(stream, row)
-            found = differences(recorded(row), _guarded(row, stream.step, row))
+            found = differences(observed(row), _guarded(row, stream.step, row))
             if found:
                 return Verdict(recording.name, engine, len(rows), number, _place(row, number), found)
         found = differences(recording.last, stream.last())
@@ -140,8 +155,10 @@ def recorded(row: Row) -> dict[str, Any]:
 
 
 def _place(row: Row, number: int) -> str:
-    step = f"step {row['step']}" if "step" in row else f"operation {number} ({row['op']})"
-    return f"line {row.line}, {step}"
+    if "op" in row and "step" not in row:
+        return f"line {row.line}, operation {number} ({row['op']})"
+    name = next((name for name in ("step", "t") if name in row), "case")
+    return f"line {row.line}, {'tick' if name == 't' else name} {row[name]}"
 
 
 def differences(recorded: Mapping[str, Any], got: Mapping[str, Any]) -> tuple[Difference, ...]:

@@ -61,12 +61,32 @@ def read_recording(path: Path) -> Recording:
     if not lines:
         raise UsageError(f"{path}:1: the file is empty")
     header, last = lines[0], lines[-1]
+    if isinstance(header.get("engines"), dict):
+        _name_all(header)
     missing = [name for name, kind in HEADER_FIELDS.items() if not isinstance(header.get(name), kind)]
     if missing:
         raise UsageError(f"{header.where}: not a recording; the first line has no {', no '.join(missing)}")
     if len(lines) < 2 or "summary" not in last:
         raise UsageError(f"{last.where}: the recording is cut off; its last line has no summary")
+    for row in lines[1:-1]:
+        _flatten(row)
     return Recording(path.name.partition(".jsonl")[0], header, tuple(lines[1:-1]), last)
+
+
+def _name_all(header: Row) -> None:
+    """Several engines that were called with the same input have one header."""
+    header["engine"] = "several"
+    named = (v if v.startswith("deepseek") else f"{name} {v}" for name, v in header["engines"].items())
+    header["version"] = ", ".join(named)
+    header.setdefault("params", {})
+
+
+def _flatten(row: Row) -> None:
+    """What a pair of engines showed: the fields of both sides beside each other."""
+    out = row.get("out")
+    for side in ("P", "D"):
+        if isinstance(out, dict) and isinstance(out.get(side), dict):
+            out.update({f"{side}.{name}": value for name, value in out.pop(side).items()})
 
 
 def _lines(path: Path) -> list[str]:

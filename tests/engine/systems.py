@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -69,6 +70,12 @@ def vllm(draw: st.DrawFn, version: str, fast: bool) -> Case:
         free_order="tail" if old else "unhashed-first",
     )
     return asks, EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))
+
+
+def together(rules: SchedulerRules, most: int) -> SchedulerRules:
+    """The same for copy on write, with so many sequences of a request running together."""
+    seats = max(rules.max_num_seqs, most)
+    return replace(rules, max_num_seqs=seats, max_num_active_seqs=0, prefill_schedule_interval=1)
 
 
 def _newer(section: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import FAILED, FINISHED
 from kvbench.engine.settings import EngineSettings
+from kvbench.memory.operations import MOVING, OP_END, OP_NUMBER, OP_STATE
 
 from . import systems
 from .compare import finish, small_tables
@@ -104,9 +105,10 @@ def test_random_workloads_with_copies(name, overlap):
             if "did not get the blocks" in str(error):  # SGLang dies there too
                 return
             raise
-        copies = simulation.engine.backups
-        assert copies.busy_ns == copies.moved * backup_ns
-        ended = copies.rows[copies.head : copies.tail, 1]
-        assert np.all(np.diff(ended) >= 0)
+        counters = simulation.counters()
+        assert counters.backup_ns == counters.backup_blocks * backup_ns
+        rows = simulation.engine.operations.rows
+        moving = rows[rows[:, OP_STATE] == MOVING]
+        assert np.all(np.diff(moving[np.argsort(moving[:, OP_NUMBER]), OP_END]) >= 0)
 
     check()

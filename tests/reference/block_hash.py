@@ -280,6 +280,23 @@ class BlockTables:
             self._register(table, sequence.content, num_full_tokens // self.block_size)
         return taken
 
+    def hold(self, sequence: TokenSequence, num_slots: int, hits: Sequence[int]) -> list[int]:
+        """A table of num_slots tokens whose content comes from elsewhere; only the hits have any. The caller has asked
+        `fits`. Returns the blocks taken from the queue.
+        """
+        table = self._tables.setdefault(sequence.request_id, _Table())
+        num_wanted = self._num_wanted(sequence.request_id, num_slots, hits)
+        self.pool.share(hits)
+        taken = self.pool.take(num_wanted)
+        table.block_ids += [*hits, *taken]
+        table.num_registered += len(hits)
+        return taken
+
+    def publish(self, sequence: TokenSequence, num_tokens: int) -> None:
+        """The first num_tokens tokens have their KV: whole blocks can be hit."""
+        if self.enable_caching:
+            self._register(self._tables[sequence.request_id], sequence.content, num_tokens // self.block_size)
+
     def release(self, request_id: str) -> None:
         table = self._tables.pop(request_id, None)
         if table:

@@ -25,8 +25,28 @@ ONE_EACH = {
     "radix_cache": "sglang_radix_07_lru_p16",
     "radix_cache_request_level": "sglang_reqlevel_07_lru_p4",
     "schedule_policy_and_prefill_adder": "sglang_policy_01_lpm_p1",
+    "placement": "place_05_mixtral",
+    "ascend_policy": "ascend_01_lognormal",
+    "transfer_plan": "transfer_05_scaleup",
+    "replica_choice": "dispatch_01",
+    "eplb_state": "timeline_00_vllm_sync",
+    "eplb_manager": "timeline_06_sglang_chunk",
+    "eplb_updator": "timeline_08_ascend",
+    "pd_nixl_pull": "vllm_pd_15_mix_small",
+    "pd_queues": "sglang_pd_17_mix_p16",
 }
 """A stream of every component."""
+
+EXPERTS = {
+    "placement": "out deepseek p2l 0 3",
+    "ascend_policy": "out 0 table 0 1 1",
+    "transfer_plan": "out vllm ranks 0 sends 0 1",
+    "replica_choice": "out sglang static_map 1 2",
+    "eplb_state": "counter",
+    "eplb_manager": "p2l 0 3",
+    "eplb_updator": "iter_after",
+}
+"""Where a number lies in a row of a component whose rows are nested, or not below `out`."""
 
 
 def load(name: str) -> Recording:
@@ -62,7 +82,23 @@ def test_there_is_a_stream_of_every_component():
     assert set(ONE_EACH) == set(COMPONENTS)
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", EXPERTS)
+def test_one_wrong_number_of_a_load_balancer_is_found(component):
+    recording = load(ONE_EACH[component])
+    *path, last = [int(part) if part.isdigit() else part for part in EXPERTS[component].split()]
+    rows = list(copy.deepcopy(recording.rows))
+    number = next(n for n, row in enumerate(rows) if n >= 2 and (component != "eplb_manager" or "p2l" in row))
+    inner: Any = rows[number]
+    for part in path:
+        inner = inner[part]
+    inner[last] += 1
+    verdict = verify(Recording(recording.name, recording.header, tuple(rows), recording.last))
+    assert verdict.agreed == number
+    assert len(verdict.differences) >= 1
+    assert verify(recording).passed
+
+
+@pytest.mark.parametrize("component", sorted(set(COMPONENTS) - set(EXPERTS)))
 def test_one_wrong_value_is_found_where_it_is(component):
     recording = load(ONE_EACH[component])
     number = len(recording.rows) // 2

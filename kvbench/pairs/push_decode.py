@@ -1,0 +1,443 @@
+"""SGLang's decode side of a push: memory for a prompt before anything of it is computed, then decodes alone.
+
+    queue --connected, budget--> loading --arrived--> waiting --a place--> running
+    running --no memory--> retracted (KV in host memory) --budget--> waiting
+
+What decoding sequences are expected to take stays free. While a retracted one cannot return, nobody is given memory and
+no transfer is looked at.
+
+source: SGLang 0.5.12, decode mode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import entry, inline, jit
+from ..prefix import radix
+from ..scheduler import kv, prefill_first
+from ..scheduler.calendar import join, leave, tick
+from ..scheduler.due import open_due
+from ..scheduler.lifecycle import close_sequence, end
+from ..scheduler.mail import post
+from ..scheduler.prefill_first import plan_decodes, prepare_decode
+from ..scheduler.queues import close_slot, open_slot, peek_slot, queue_back, queue_remove, run_append
+from ..scheduler.side import BROKEN, CONNECTED, GIVEN_UP, MEMORY, TIMED_OUT_CONNECTION, UNCONNECTED
+from ..scheduler.spent import note_decode
+from ..scheduler.state import set_state
+from ..scheduler.state_columns import (
+    BOOTSTRAPPING,
+    CANCELLED,
+    DECODING,
+    DRAINS,
+    FAILED,
+    FINAL,
+    GENERATED,
+    IN_DECODE,
+    KNOWN,
+    LAST_TOKEN,
+    LOADED,
+    LOADING,
+    LOST,
+    NEXT,
+    NO_SEQ,
+    NO_SLOT,
+    OUT_OF_KV,
+    PHASE,
+    PREALLOCATED,
+    PREEMPTED,
+    SEQ,
+    SINCE,
+    TIMED_OUT,
+    TRANSFERRING,
+    WAITING,
+)
+from .marks import give_mark, take_mark
+
+
+@entry
+def accept(e, seq):
+    """A sequence is given to this engine, when it is given to the prefill side."""
+    side = e.side
+    side.queue[side.num_queued] = seq
+    side.num_queued += 1
+    side.unseen += 1
+    set_state(e, seq, BOOTSTRAPPING)
+
+
+@entry
+def connect(e, seq, how):
+    """The handshake is done, or has failed. False: too late."""
+    side = e.side
+    if e.seqs.state[seq] != BOOTSTRAPPING or side.connection[seq] != UNCONNECTED:
+        return False
+    side.connection[seq] = how
+    side.num_ended += 1
+    return True
+
+
+# ---------------------------------------------------------------- the step
+
+
+@entry
+def schedule(e):
+    """Queues, then a row of one token for every running sequence."""
+    _open(e)
+    if prepare_decode(e):
+        plan_decodes(e)
+    _keep_retracted(e)
+
+
+@entry
+def schedule_calendar(e):
+    """The same on the calendar, see prefill_first_calendar."""
+    _open(e)
+    e.calendar.planned = 0
+    if prepare_decode(e):
+        if not open_due(e):
+            e.fault = OUT_OF_KV
+        e.calendar.planned = e.calendar.decoders
+    _keep_retracted(e)
+
+
+@inline
+def _open(e):
+    e.num_plan = 0
+    e.num_victims = 0
+    _look_at_queues(e)
+    _start(e)
+
+
+@jit
+def _look_at_queues(e):
+    side = e.side
+    if side.num_retracted > 0:
+        _resume(e)
+    if side.num_retracted > 0:
+        return
+    side.polls += 1
+    if side.polls % side.poll_interval == 0:
+        _preallocate(e)
+        _poll_transfers(e)
+
+
+@inline
+def _num_live(e):
+    """Sequences that decode, or will without asking again."""
+    return e.slots.running + e.side.num_holding + e.num_waiting
+
+
+@inline
+def _to_return(e, seq):
+    """Tokens that a retracted sequence asks for."""
+    return e.seqs.prompt[seq] + max(e.seqs.generated[seq] - 1, 0) + e.side.reserved
+
+
+@jit
+def _retractable(e):
+    """What a retraction of everybody would free."""
+    rec, total = e.slots.rec, e.slots.running * 0
+    slot = e.slots.head
+    while slot != NO_SLOT:
+        total += e.seqs.prompt[rec[slot, SEQ]] + _generated(e, slot)
+        slot = rec[slot, NEXT]
+    return total
+
+
+@inline
+def _generated(e, slot):
+    since = e.slots.rec[slot, SINCE]
+    return e.slots.rec[slot, GENERATED] + (e.calendar.step - since if since >= 0 else 0)
+
+
+@jit
+def _budget(e, retractable, preallocated):
+    """Tokens that may be preallocated. It can be negative."""
+    q, rec, side, clip = e.seqs, e.slots.rec, e.side, e.rules.clip_tokens
+    lone = retractable
+    slot = e.slots.head
+    if slot != NO_SLOT:
+        lone = np.int64(0)
+    while slot != NO_SLOT:
+        seq = rec[slot, SEQ]
+        lone = max(lone, min(q.max_tokens[seq], clip) + q.prompt[seq])
+        slot = rec[slot, NEXT]
+    reserve = max(side.reserved * (_num_live(e) + preallocated), lone - retractable)
+    for i in range(side.num_retracted):
+        reserve += _to_return(e, side.retracted[i])
+    return kv.available(e) * e.rules.block_tokens - reserve
+
+
+@entry
+def allocatable(e):
+    """The budget before a step."""
+    return _budget(e, _retractable(e), np.int64(0))
+
+
+@inline
+def _free_rows(e):
+    return e.side.rows - e.slots.holders
+
+
+@jit
+def _resume(e):
+    """Retracted sequences come back in order, while the budget bears them."""
+    side, q = e.side, e.seqs
+    left = kv.available(e) * e.rules.block_tokens - side.reserved * _num_live(e)
+    done = np.int64(0)
+    while done < side.num_retracted:
+        seq = side.retracted[done]
+        need = _to_return(e, seq)
+        if _free_rows(e) <= 0 or need > left:
+            break
+        left -= need
+        slot = open_slot(e, seq)
+        kv.attach(e, slot, 0, 0)
+        tokens = q.prompt[seq] + max(q.generated[seq] - 1, 0)
+        kv.install(e, slot, tokens)
+        e.slots.rec[slot, PHASE] = LOADED
+        set_state(e, seq, WAITING)
+        queue_back(e, seq)
+        done += 1
+    side.num_retracted -= done
+    side.num_ended -= done
+    for i in range(side.num_retracted):
+        side.retracted[i] = side.retracted[i + done]
+
+
+@inline
+def _preallocate(e):
+    """The queue in order: who is not connected is passed over, the first that does not fit ends it."""
+    if e.side.num_queued > 0:
+        _notice(e)
+        _give_memory(e)
+
+
+@inline
+def _notice(e):
+    """Who is connected, and who never will be; only while somebody is not: then nobody is asked."""
+    side = e.side
+    if side.unseen == 0:
+        return
+    kept = np.int64(0)
+    for i in range(side.num_queued):
+        seq = side.queue[i]
+        if side.connection[seq] > CONNECTED:
+            side.num_ended -= 1
+            side.unseen -= 1 - side.seen[seq]
+            post(side.outbox, GIVEN_UP, seq)
+            close_sequence(e, seq, _end_of(e, seq))
+            continue
+        if side.connection[seq] == CONNECTED and side.seen[seq] == 0:
+            side.unseen -= 1
+            side.seen[seq] = 1
+        side.queue[kept] = seq
+        kept += 1
+    side.num_queued = kept
+
+
+@inline
+def _end_of(e, seq):
+    if e.seqs.flagged[seq] == 1:
+        return CANCELLED
+    return TIMED_OUT if e.side.connection[seq] == TIMED_OUT_CONNECTION else FAILED
+
+
+@inline
+def _give_memory(e):
+    side = e.side
+    retractable = _retractable(e)
+    kept, taken, at = np.int64(0), np.int64(0), np.int64(0)
+    first = side.num_holding
+    while at < side.num_queued:
+        seq = side.queue[at]
+        if side.seen[seq] == 0:
+            side.queue[kept] = seq
+            kept += 1
+        elif _free_rows(e) <= 0 or side.num_marks == 0 or not _preallocated(e, seq, retractable, taken):
+            break
+        else:
+            taken += 1
+        at += 1
+    for i in range(at, side.num_queued):
+        side.queue[kept] = side.queue[i]
+        kept += 1
+    side.num_queued = kept
+    side.num_holding = first + taken
+
+
+@inline
+def _preallocated(e, seq, retractable, taken):
+    """Memory for its prompt beyond what is cached here, and a place for its first token, if the budget bears it."""
+    q, side, bt = e.seqs, e.side, e.rules.block_tokens
+    prompt, slot = q.prompt[seq], peek_slot(e.slots)
+    hits, node, _ = kv.lookup(e, seq, prompt // bt, e.slots.table[slot])
+    radix.lock(e.tree, node)
+    need = (prompt + bt - 1) // bt * bt - hits * bt if e.rules.keeps else prompt
+    growth = prompt - hits * bt + min(q.max_tokens[seq], e.rules.clip_tokens) - retractable
+    fits = max(need + side.reserved, growth) <= _budget(e, retractable, taken)
+    if fits:
+        open_slot(e, seq)
+        kv.attach(e, slot, hits, node)
+        missing = (need + bt - 1) // bt - e.pool.num_free
+        if missing > 0:
+            radix.evict(e.tree, e.pool, missing)
+        kv.extend(e, slot, prompt)
+        q.cached[seq] = hits * bt
+        e.slots.rec[slot, PHASE] = LOADING
+        set_state(e, seq, PREALLOCATED)
+        set_state(e, seq, TRANSFERRING)
+        take_mark(side, seq)
+        side.holding[side.num_holding + taken] = slot
+        if side.connection[seq] == CONNECTED:
+            side.num_ended -= 1
+        else:
+            e.slots.rec[slot, PHASE] = LOST  # nobody had looked
+        post(side.outbox, MEMORY, seq)
+    radix.unlock(e.tree, node)
+    return fits
+
+
+@jit
+def _poll_transfers(e):
+    """What has arrived waits for a place; what failed gives its memory back."""
+    side, rec = e.side, e.slots.rec
+    if side.num_holding == 0:
+        return
+    kept = np.int64(0)
+    for i in range(side.num_holding):
+        slot = side.holding[i]
+        seq = rec[slot, SEQ]
+        if rec[slot, PHASE] == LOADING or rec[slot, PHASE] == DRAINS:
+            side.holding[kept] = slot
+            kept += 1
+            continue
+        side.num_ended -= 1
+        if rec[slot, PHASE] == LOADED:
+            _receive(e, slot)
+        else:
+            kv.adopt(e, slot, e.seqs.prompt[seq])  # nothing of it is shown; it decides how its blocks are given back
+            kv.release(e, slot)
+            close_slot(e, slot)
+            e.seqs.slot[seq] = NO_SLOT
+            close_sequence(e, seq, _end_of(e, seq))
+        give_mark(side, seq)
+    side.num_holding = kept
+
+
+@inline
+def _receive(e, slot):
+    rec, seq = e.slots.rec, e.slots.rec[slot, SEQ]
+    kv.adopt(e, slot, e.seqs.prompt[seq])
+    rec[slot, GENERATED] += 1
+    rec[slot, KNOWN] += 1
+    set_state(e, seq, WAITING)
+    queue_back(e, seq)
+
+
+@entry
+def transferred(e, seq, how):
+    """Its pages have arrived (CONNECTED), or never will. False: too late."""
+    slot = e.seqs.slot[seq]
+    if slot == NO_SLOT or e.slots.rec[slot, PHASE] != LOADING:
+        return False
+    e.side.connection[seq] = how
+    e.slots.rec[slot, PHASE] = LOADED if how == CONNECTED else LOST
+    e.side.num_ended += 1
+    return True
+
+
+@inline
+def _start(e):
+    """Who waits joins the running ones, as far as there are places."""
+    rec, q = e.slots.rec, e.seqs
+    places = e.rules.max_num_seqs - e.slots.running
+    while places > 0 and e.queue_head != NO_SEQ:
+        seq = e.queue_head
+        slot = q.slot[seq]
+        queue_remove(e, seq)
+        kv.publish_unfinished(e, slot)
+        run_append(e.slots, slot)
+        rec[slot, PHASE] = IN_DECODE
+        set_state(e, seq, DECODING)
+        if q.scheduled[seq] < 0:
+            q.scheduled[seq] = e.now
+        if q.first_token[seq] < 0:
+            q.first_token[seq] = e.now + e.stages.delay_ns
+        if rec[slot, LAST_TOKEN] < 0:
+            rec[slot, LAST_TOKEN] = q.last_token[seq] if q.last_token[seq] >= 0 else e.now
+        note_decode(e, seq)
+        places -= 1
+        if rec[slot, GENERATED] >= rec[slot, FINAL]:
+            prefill_first.finish(e, slot)
+        elif e.calendar.active:
+            join(e.calendar, rec, slot, e.rules.block_tokens)
+
+
+@inline
+def _keep_retracted(e):
+    """Retracted sequences do not wait with the others."""
+    side = e.side
+    for i in range(e.num_victims):
+        seq = e.victims[i]
+        queue_remove(e, seq)
+        side.retracted[side.num_retracted] = seq
+        side.num_retracted += 1
+        side.num_ended += 1
+
+
+# ---------------------------------------------------------------- the end of a step
+
+
+commit = prefill_first.commit
+
+
+@entry
+def commit_calendar(e):
+    """Everybody in the calendar is one token further; who has ended leaves."""
+    cal, rec, bt = e.calendar, e.slots.rec, e.rules.block_tokens
+    if cal.planned == 0:
+        return
+    place = bt + cal.step % bt
+    tick(cal, e.journal, e.now)
+    e.context += cal.planned
+    while cal.head[place] != NO_SLOT:
+        slot = cal.head[place]
+        leave(cal, rec, slot, bt)
+        prefill_first.finish(e, slot)
+
+
+@entry
+def cancel(e, seq):
+    """Who waits or is retracted goes at once; who runs with its next token; else its connection breaks."""
+    q, side, slot = e.seqs, e.side, e.seqs.slot[seq]
+    state = q.state[seq]
+    q.flagged[seq] = 1
+    if state == BOOTSTRAPPING:
+        if side.connection[seq] == UNCONNECTED:
+            side.num_ended += 1
+        side.connection[seq] = BROKEN
+    elif state == PREEMPTED:
+        _drop_retracted(e, seq)
+    elif slot != NO_SLOT and e.slots.rec[slot, PHASE] == LOADING:
+        transferred(e, seq, BROKEN)
+    elif state == WAITING and slot != NO_SLOT:
+        kv.publish_finished(e, slot)
+        end(e, slot, CANCELLED)
+        close_slot(e, slot)
+        queue_remove(e, seq)
+    elif state == DECODING:
+        prefill_first.cancel(e, seq)
+
+
+@inline
+def _drop_retracted(e, seq):
+    side = e.side
+    kept = np.int64(0)
+    for i in range(side.num_retracted):
+        if side.retracted[i] != seq:
+            side.retracted[kept] = side.retracted[i]
+            kept += 1
+    side.num_retracted = kept
+    side.num_ended -= 1
+    close_sequence(e, seq, CANCELLED)

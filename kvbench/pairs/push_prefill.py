@@ -1,0 +1,188 @@
+"""SGLang's prefill side of a push: its pages go out while later chunks compute, and it never decodes.
+
+    queue --connected, a place for its first token--> waiting --admitted--> prefill --> parked --arrived--> done
+
+A sequence may be computed only when the decode side has memory for it. Parked ones keep their row of the request table.
+
+source: SGLang 0.5.12, prefill mode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import entry, inline, jit
+from ..scheduler import kv
+from ..scheduler.lifecycle import close_sequence, count_token, drop_waiting, end
+from ..scheduler.mail import post
+from ..scheduler.prefill_first import may_prefill, prefill
+from ..scheduler.queues import close_slot, queue_back
+from ..scheduler.side import BROKEN, CHUNK, COMPUTED_PROMPT, CONNECTED, TIMED_OUT_CONNECTION, UNCONNECTED
+from ..scheduler.spent import note_end
+from ..scheduler.state import set_state
+from ..scheduler.state_columns import (
+    BOOTSTRAPPING,
+    CANCELLED,
+    COMPUTED,
+    FAILED,
+    FINISHED,
+    KNOWN,
+    NO_SLOT,
+    PARKED,
+    PHASE,
+    PLAN_SLOT,
+    PLAN_TOKENS,
+    SENDING,
+    SEQ,
+    TIMED_OUT,
+    WAITING,
+)
+from ..scheduler.waiting_order import sort_waiting
+from .marks import give_mark, take_mark
+
+
+@jit
+def enter(e, seq):
+    """A sequence is given to this engine."""
+    side = e.side
+    side.queue[side.num_queued] = seq
+    side.num_queued += 1
+    set_state(e, seq, BOOTSTRAPPING)
+
+
+@entry
+def accept(e, seq):
+    enter(e, seq)
+
+
+@entry
+def schedule(e):
+    """A prefill batch in the plan, or nothing."""
+    _open(e)
+    if may_prefill(e):
+        prefill(e)
+
+
+@entry
+def schedule_sorted(e):
+    """The same under a policy that sorts the waiting list first."""
+    _open(e)
+    if may_prefill(e):
+        sort_waiting(e)
+        prefill(e)
+
+
+@inline
+def _open(e):
+    """Who is connected waits; the chunk before enters the tree, and its whole pages go out."""
+    e.num_plan = 0
+    e.num_victims = 0
+    _let_in(e)
+    e.batch_is_full = False
+    e.batch_size = 0
+    if e.chunk != NO_SLOT:
+        kv.publish_chunk(e, e.chunk)
+        post(e.side.outbox, CHUNK, e.slots.rec[e.chunk, SEQ])
+
+
+@jit
+def _let_in(e):
+    """The queue in order: who is not connected is passed over, the first without a place for its token ends it."""
+    side = e.side
+    if side.num_ended == 0:
+        return
+    kept, at = np.int64(0), np.int64(0)
+    while at < side.num_queued:
+        seq = side.queue[at]
+        now = side.connection[seq]
+        if now == CONNECTED and side.num_marks == 0:
+            break
+        if now == UNCONNECTED:
+            side.queue[kept] = seq
+            kept += 1
+        elif now == CONNECTED:
+            side.num_ended -= 1
+            take_mark(side, seq)
+            set_state(e, seq, WAITING)
+            queue_back(e, seq)
+        else:
+            side.num_ended -= 1
+            close_sequence(e, seq, _end_of(e, seq))
+        at += 1
+    for i in range(at, side.num_queued):
+        side.queue[kept] = side.queue[i]
+        kept += 1
+    side.num_queued = kept
+
+
+@inline
+def _end_of(e, seq):
+    """How a sequence ends whose connection is broken."""
+    if e.seqs.flagged[seq] == 1:
+        return CANCELLED
+    return TIMED_OUT if e.side.connection[seq] == TIMED_OUT_CONNECTION else FAILED
+
+
+@entry
+def connect(e, seq, how):
+    """The page list of the decode side has come, or never will (see side.UNCONNECTED). False: too late."""
+    side = e.side
+    if e.seqs.state[seq] != BOOTSTRAPPING or side.connection[seq] != UNCONNECTED:
+        return False
+    side.connection[seq] = how
+    side.num_ended += 1
+    return True
+
+
+@entry
+def commit(e):
+    """The step is over at e.now: whose prompt is complete has its first token, enters the tree and is parked."""
+    rec, plan = e.slots.rec, e.plan
+    tokens = np.int64(0)
+    for row in range(e.num_plan):
+        slot = plan[row, PLAN_SLOT]
+        rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
+        tokens += plan[row, PLAN_TOKENS]
+        if rec[slot, COMPUTED] >= rec[slot, KNOWN]:
+            _park(e, slot)
+    e.context += tokens
+    e.batch_size = 0
+
+
+@jit
+def _park(e, slot):
+    rec, seq = e.slots.rec, e.slots.rec[slot, SEQ]
+    e.seqs.first_token[seq] = e.now + e.stages.delay_ns
+    count_token(rec, slot, e.now)
+    kv.publish_unfinished(e, slot)
+    rec[slot, PHASE] = PARKED
+    set_state(e, seq, SENDING)
+    note_end(e, seq)
+    if e.seqs.flagged[seq] == 1:
+        let_go(e, seq, False)
+    else:
+        post(e.side.outbox, COMPUTED_PROMPT, seq)
+
+
+@entry
+def let_go(e, seq, good):
+    """Its pages have arrived, or never will: what it computed stays in the tree."""
+    slot = e.seqs.slot[seq]
+    kv.publish_finished(e, slot)
+    end(e, slot, FINISHED if good else _end_of(e, seq))
+    close_slot(e, slot)
+    give_mark(e.side, seq)
+
+
+@entry
+def cancel(e, seq):
+    """Who waits goes at once and tells nobody; else its connection breaks, or its prefill is its last."""
+    state = e.seqs.state[seq]
+    e.seqs.flagged[seq] = 1
+    if state == BOOTSTRAPPING:
+        if e.side.connection[seq] == UNCONNECTED:
+            e.side.num_ended += 1
+        e.side.connection[seq] = BROKEN
+    elif state == WAITING:
+        give_mark(e.side, seq)
+        drop_waiting(e, seq, CANCELLED)
