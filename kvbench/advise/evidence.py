@@ -22,7 +22,7 @@ from ..bench.run import Result
 from ..bench.step_times import found_times
 from ..bench.system import System, engine_limits
 from ..core.config import Config
-from ..core.journal import FINISHED, PARTS, STEP_COLUMNS, Counters, Journal
+from ..core.journal import FINISHED, STEP_COLUMNS, Counters, Journal
 from ..core.units import NS_PER_MS
 from ..costs.axes import Line, axis_points
 from ..engine.settings import TOKEN_BUDGET
@@ -82,7 +82,7 @@ def evidence_of(result: Result, system: System) -> Evidence:
     done = journal.status == FINISHED
     first = int((journal.first_token_ns - journal.arrival_ns)[done].sum())
     after = int((journal.finish_ns - journal.first_token_ns)[done].sum())
-    parts = dict(zip(PARTS, journal.parts_ns[done].sum(axis=0).tolist(), strict=True))
+    parts = dict(zip(journal.part_names, journal.parts_ns[done].sum(axis=0).tolist(), strict=True))
     waits = waiting_by_cause(journal.steps, config)
     waited = max(sum(waits.values()), 1)
     decode, exposed = _decode_only(journal.steps), counters.exposed_host_ns

@@ -32,143 +32,132 @@ class Symptom:
     evidence: tuple[str, ...]
 
 
-Rule = Callable[[Evidence], Symptom | None]
+Rule = Callable[[Evidence], Symptom]
+
+WEAK = 0.25
+"""Share of its threshold at which a signal counts where a promise is broken and no signal reaches its own."""
 
 
-def prefill_stalls(e: Evidence) -> Symptom | None:
+def prefill_stalls(e: Evidence) -> Symptom:
     """Prompts of others hold up those who decode: the time after the first token that no decode of its own took."""
     tail = e["itl.p99"] / e.decode_ms if e.decode_ms else 0.0
     signal = e.stall * (1 - e.needless)
-    return _found(
-        Symptom(
-            "prefill-stalls",
-            "long prompts stall those who decode",
-            signal,
-            0.05 if tail >= 3 else 0.20,  # a few long stalls make the tail; many short ones the mean
-            signal * (1 - e.first),
-            DECODE,
-            (
-                f"{_percent(e.stall)} of the time after the first token goes to steps with prompts of others",
-                f"ITL p99 {e['itl.p99']:.1f} ms, a step of decodes alone {e.decode_ms:.1f} ms ({tail:.1f} times)",
-            ),
-        )
+    return Symptom(
+        "prefill-stalls",
+        "long prompts stall those who decode",
+        signal,
+        0.05 if tail >= 3 else 0.20,  # a few long stalls make the tail; many short ones the mean
+        signal * (1 - e.first),
+        DECODE,
+        (
+            f"{_percent(e.stall)} of the time after the first token goes to steps with prompts of others",
+            f"ITL p99 {e['itl.p99']:.1f} ms, a step of decodes alone {e.decode_ms:.1f} ms ({tail:.1f} times)",
+        ),
     )
 
 
-def prefixes_again(e: Evidence) -> Symptom | None:
+def prefixes_again(e: Evidence) -> Symptom:
     """Prompts are computed that an endless cache would have found; memory and policy apart."""
     found, optimum, endless = e.cached
     prefill = e.prefill + e.device
     signal = e.needless * prefill if endless - found >= 0.05 else 0.0
-    return _found(
-        Symptom(
-            "prefixes-again",
-            "the same prefixes are computed again",
-            signal,
-            0.12,
-            e.needless * (prefill * e.first + e.stall * (1 - e.first)),
-            TTFT if e.stall * e.needless < 0.05 else (*TTFT, *DECODE),
-            (
-                f"{_percent(found)} of prompt tokens found, {_percent(endless)} in an endless cache: "
-                f"{_percent(e.needless)} of those computed were needless",
-                f"prefill and waiting for it are {_percent(prefill)} of TTFT",
-                f"of the gap {_percent(max(endless - optimum, 0))} points are memory, "
-                f"{_percent(max(optimum - found, 0))} policy: {_percent(optimum)} here with the future known",
-            ),
-        )
+    return Symptom(
+        "prefixes-again",
+        "the same prefixes are computed again",
+        signal,
+        0.12,
+        e.needless * (prefill * e.first + e.stall * (1 - e.first)),
+        TTFT if e.stall * e.needless < 0.05 else (*TTFT, *DECODE),
+        (
+            f"{_percent(found)} of prompt tokens found, {_percent(endless)} in an endless cache: "
+            f"{_percent(e.needless)} of those computed were needless",
+            f"prefill and waiting for it are {_percent(prefill)} of TTFT",
+            f"of the gap {_percent(max(endless - optimum, 0))} points are memory, "
+            f"{_percent(max(optimum - found, 0))} policy: {_percent(optimum)} here with the future known",
+        ),
     )
 
 
-def memory_limits(e: Evidence) -> Symptom | None:
+def memory_limits(e: Evidence) -> Symptom:
     """Requests wait although there are places and tokens left in the step, or lose their memory again."""
     again = e["recomputed_tokens"] / max(e["recomputed_tokens"] + e["prompt_tokens"] - e["cached_tokens"], 1)
-    return _found(
-        Symptom(
-            "memory-limits",
-            "KV memory limits how many run at once",
-            max(e.memory, e.preempted),
-            0.10,
-            e.memory * e.first + e.preempted,
-            TTFT if e.memory >= e.preempted else (*TTFT, *DECODE),
-            (
-                f"{_percent(e.memory)} of TTFT is waiting for blocks while places are free",
-                f"{e['preemptions']:,.0f} preemptions: {_percent(e.preempted)} of the time from arrival to end, "
-                f"{_percent(again)} of the tokens computed are computed again",
-                f"blocks used {_used(e)}, tail waste {_percent(e['tail_waste_share'])} of their slots",
-            ),
-        )
+    return Symptom(
+        "memory-limits",
+        "KV memory limits how many run at once",
+        max(e.memory, e.preempted),
+        0.10,
+        e.memory * e.first + e.preempted,
+        TTFT if e.memory >= e.preempted else (*TTFT, *DECODE),
+        (
+            f"{_percent(e.memory)} of TTFT is waiting for blocks while places are free",
+            f"{e['preemptions']:,.0f} preemptions: {_percent(e.preempted)} of the time from arrival to end, "
+            f"{_percent(again)} of the tokens computed are computed again",
+            f"blocks used {_used(e)}, tail waste {_percent(e['tail_waste_share'])} of their slots",
+        ),
     )
 
 
-def places_limit(e: Evidence) -> Symptom | None:
+def places_limit(e: Evidence) -> Symptom:
     """Requests wait because as many run as may."""
-    return _found(
-        Symptom(
-            "places-limit",
-            "the number of sequences at once is the limit",
-            e.places,
-            0.10,
-            e.places * e.first,
-            TTFT,
-            (f"{_percent(e.places)} of TTFT is waiting for a place", f"blocks used {_used(e)}"),
-        )
+    return Symptom(
+        "places-limit",
+        "the number of sequences at once is the limit",
+        e.places,
+        0.10,
+        e.places * e.first,
+        TTFT,
+        (f"{_percent(e.places)} of TTFT is waiting for a place", f"blocks used {_used(e)}"),
     )
 
 
-def idle_device(e: Evidence) -> Symptom | None:
+def idle_device(e: Evidence) -> Symptom:
     """The device waits for the host, or its steps are shorter than its launches."""
     signal = e.exposed + (1 - e.exposed) * e.launch
-    return _found(
-        Symptom(
-            "idle-device",
-            "the device waits for the host",
-            signal,
-            0.15 if e.exposed >= 0.15 else 0.30,
-            signal * (1 - e.first),
-            DECODE,
-            (
-                f"{_percent(e.exposed)} of the time of steps the device waits for the host",
-                f"gaps between kernels are {_percent(e.launch)} of the device's time",
-            ),
-        )
+    return Symptom(
+        "idle-device",
+        "the device waits for the host",
+        signal,
+        0.15 if e.exposed >= 0.15 else 0.30,
+        signal * (1 - e.first),
+        DECODE,
+        (
+            f"{_percent(e.exposed)} of the time of steps the device waits for the host",
+            f"gaps between kernels are {_percent(e.launch)} of the device's time",
+        ),
     )
 
 
-def kv_bandwidth(e: Evidence) -> Symptom | None:
+def kv_bandwidth(e: Evidence) -> Symptom:
     """Reading KV is most of a decode step."""
     signal = (1 - e.stall) * e.attention
-    return _found(
-        Symptom(
-            "kv-bandwidth",
-            "decode is bound by reading KV",
-            signal,
-            0.40,
-            signal * (1 - e.first),
-            DECODE,
-            (
-                f"{_percent(e.attention)} of the device's time in steps of decodes is reading KV",
-                f"a step of decodes alone takes {e.decode_ms:.1f} ms",
-            ),
-        )
+    return Symptom(
+        "kv-bandwidth",
+        "decode is bound by reading KV",
+        signal,
+        0.40,
+        signal * (1 - e.first),
+        DECODE,
+        (
+            f"{_percent(e.attention)} of the device's time in steps of decodes is reading KV",
+            f"a step of decodes alone takes {e.decode_ms:.1f} ms",
+        ),
     )
 
 
-def too_much_load(e: Evidence) -> Symptom | None:
+def too_much_load(e: Evidence) -> Symptom:
     """Waiting that nothing but the device explains."""
     signal = e.device * (1 - e.needless)
-    return _found(
-        Symptom(
-            "too-much-load",
-            "more load than the device computes",
-            signal if e.idle <= 0.05 else 0.0,
-            0.50,
-            signal * e.first,
-            TTFT,
-            (
-                f"{_percent(e.device)} of TTFT is waiting for a step that has tokens left",
-                f"steps ran {_percent(1 - e.idle)} of the time between the first arrival and the last",
-            ),
-        )
+    return Symptom(
+        "too-much-load",
+        "more load than the device computes",
+        signal if e.idle <= 0.05 else 0.0,
+        0.50,
+        signal * e.first,
+        TTFT,
+        (
+            f"{_percent(e.device)} of TTFT is waiting for a step that has tokens left",
+            f"steps ran {_percent(1 - e.idle)} of the time between the first arrival and the last",
+        ),
     )
 
 
@@ -187,19 +176,19 @@ def find_symptoms(evidence: Sequence[Evidence], broken: Sequence[str]) -> list[S
     """Symptoms that more than half of the runs show, worst first: those of a broken promise before the others.
 
     evidence  of one configuration under several seeds; what is told is the run of the middle signal
-    broken    latencies whose promises are broken
+    broken    latencies whose promises are broken; where no signal of one reaches its threshold, weak ones count
     """
-    found = [s for rule in RULES if (s := _of_most(rule, evidence))]
+    middle = [_middle(rule, evidence) for rule in RULES]
+    found = [s for s in middle if s.signal >= s.threshold]
+    if broken and not any(set(s.hurts) & set(broken) for s in found):
+        found += [s for s in middle if WEAK * s.threshold <= s.signal < s.threshold and set(s.hurts) & set(broken)]
     return sorted(found, key=lambda s: (not set(s.hurts) & set(broken), -s.weight))
 
 
-def _of_most(rule: Rule, evidence: Sequence[Evidence]) -> Symptom | None:
-    shown = sorted((s for one in evidence if (s := rule(one))), key=lambda s: s.signal)
-    return shown[len(shown) // 2] if 2 * len(shown) > len(evidence) else None
-
-
-def _found(symptom: Symptom) -> Symptom | None:
-    return symptom if symptom.signal >= symptom.threshold else None
+def _middle(rule: Rule, evidence: Sequence[Evidence]) -> Symptom:
+    """Of an even number of runs the smaller of the two, so that more than half show as much."""
+    shown = sorted((rule(one) for one in evidence), key=lambda s: s.signal)
+    return shown[(len(shown) - 1) // 2]
 
 
 def _used(e: Evidence) -> str:

@@ -10,6 +10,7 @@ from functools import cache
 from ..core.config import KeyTree
 from ..core.keys import Key
 from ..costs.keys import COST_KEYS
+from ..costs.kv_format import KV_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
 from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
@@ -90,6 +91,7 @@ def key_tree() -> KeyTree:
         *CACHE_KEYS,
         *SCHEDULER_KEYS,
         *BEAM_KEYS,
+        *KV_KEYS,
         *COST_KEYS,
         *FAULT_KEYS,
         *SLO_KEYS,

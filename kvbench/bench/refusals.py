@@ -7,17 +7,17 @@ import numpy as np
 from ..core.errors import UsageError
 from ..core.journal import FAILED, REFUSED, Journal
 from ..core.requests import Requests
-from ..engine.arrival import TAKEN, arrivals, why_refused
+from ..engine.arrival import TAKEN, Arrivals, why_refused
 from ..engine.settings import EngineSettings
 
 
-def refusals(requests: Requests, journal: Journal, settings: EngineSettings) -> tuple[str, ...]:
+def refusals(taken: Arrivals, journal: Journal, settings: EngineSettings) -> tuple[str, ...]:
     """One line on what was refused and why. UsageError when that is everything."""
     refused = journal.status == REFUSED
     count = int(refused.sum())
     if count == 0:
         return ()
-    reasons = arrivals(requests, settings).reason[journal.request_index[refused]]
+    reasons = taken.reason[journal.request_index[refused]]
     told = ", ".join(f"{(reasons == r).sum()} {why_refused(int(r), settings)}" for r in np.unique(reasons))
     if count == refused.size:
         raise UsageError(f"all {count} sequences were refused: {told}; shorten them, or raise what limits them")
@@ -38,9 +38,8 @@ def failures(journal: Journal) -> tuple[str, ...]:
     return (f"{int(failed.sum())} of {failed.size} sequences FAILED: {told}; cache.blocks may be too few",)
 
 
-def clip_notes(requests: Requests, settings: EngineSettings) -> tuple[str, ...]:
+def clip_notes(requests: Requests, taken: Arrivals) -> tuple[str, ...]:
     """Whose max_tokens the engine lowered to what context and cache leave, and what that costs in output."""
-    taken = arrivals(requests, settings)
     clipped = (taken.reason == TAKEN) & (taken.max_tokens < requests.max_tokens)
     if not clipped.any():
         return ()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..cluster.simulation import Simulation
-from ..core.jit import compile_watch
+from ..core.compile_watch import compile_watch
 from ..core.journal import Counters, Journal
 from ..core.requests import Requests
 from ..costs.step_times import Costs
@@ -30,6 +30,7 @@ from ..scheduler.presets import find_preset
 from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
+from .kv_notes import kv_notes
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outside_notes, target_notes
@@ -95,13 +96,14 @@ def run(
         complete = _finish(simulation, progress)
     with stages.stage("journal"):
         journal, counters = simulation.journal(), simulation.counters()
-        lost = (*refusals(requests, journal, system.settings), *failures(journal))
+        lost = (*refusals(simulation.arrivals, journal, system.settings), *failures(journal))
     with stages.stage("bounds"):
         bounds = run_bounds(simulation)
     with stages.stage("metrics"):
         summary = summarise(journal, requests, counters, bounds, Slo(**system.config.section("slo")))
         target = target_notes(system.config["sharing.hit_rate"], bounds.infinite, counters.admitted_prompt_tokens)
-        record = _record(configured, system, costs, requests, journal, counters, summary, complete, target)
+        told = (*target, *clip_notes(requests, simulation.arrivals))
+        record = _record(configured, system, costs, requests, journal, counters, summary, complete, told)
         record = _with_measures(record, system, simulation)
     document = run_document(record, _details(configured, system, costs, trace, stages))
     if isinstance(simulation, MeasuredRun):
@@ -146,7 +148,7 @@ def _record(
     counters: Counters,
     summary: Summary,
     complete: bool,
-    target: tuple[str, ...],
+    told: tuple[str, ...],
 ) -> RunRecord:
     config = system.config
     preset = find_preset(config["preset"], config.where["preset"])
@@ -177,10 +179,10 @@ def _record(
             *requests.notes,
             *(costs.notes if config["clock"] == "modelled" else ()),
             *outside_notes(counters.outside_steps, counters.num_steps),
+            *(kv_notes(system, counters) if config["clock"] == "modelled" else ()),
             *beam_notes(config["beam.width"], config["beam.skew"]),
             *excluded_notes(requests.excluded),
-            *target,
-            *clip_notes(requests, system.settings),
+            *told,
             *honest_notes(system.settings.cache.state, journal),
         ),
         complete=complete,

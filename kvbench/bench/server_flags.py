@@ -23,7 +23,7 @@ ON, OFF = "true", "false"
 _TYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "fp8": "fp8", "w8a8_int8": "int8", "w8a8_fp8": "fp8"}
 _TYPES |= {"modelopt": "fp8", "modelopt_fp4": "fp4", "fp8-block": "fp8-block", "compressed-tensors-fp8": "fp8"}
 _KV_TYPES = {"auto": "auto", "bfloat16": "bf16", "bf16": "bf16", "half": "fp16", "float16": "fp16"}
-_KV_TYPES |= {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "int8": "int8"}
+_KV_TYPES |= {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8_e5m2", "int8": "int8"}
 _THOUSANDS = {"k": 1_000, "m": 1_000_000, "K": 1024, "M": 1024**2}
 
 

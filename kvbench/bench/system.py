@@ -14,8 +14,9 @@ from ..core.errors import UsageError
 from ..core.units import NS_PER_US
 from ..costs.classes import fitted
 from ..costs.deployment import Deployment
-from ..costs.devices import find_device
+from ..costs.devices import Device, find_device
 from ..costs.keys import CostSettings
+from ..costs.kv_format import KvFormat, check_format
 from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
 from ..costs.models import Model, find_model
 from ..engine.settings import (
@@ -92,6 +93,7 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         tp=config["tp"],
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
+        kv=_kv_format(config, model, device),
     )
     budget = memory_budget(deployment, engine_limits(config))
     if config["cache.blocks"] == 0:
@@ -103,6 +105,17 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
     return System(config, deployment, budget, costs, settings)
+
+
+def _kv_format(config: Config, model: Model, device: Device) -> KvFormat:
+    """UsageError: it does not go with the type, the model or the device."""
+    kv = KvFormat(**config.section("kv"))
+    where = next(
+        (config.where[f"kv.{f.name}"] for f in fields(KvFormat) if config.where[f"kv.{f.name}"] != DEFAULTS), ""
+    )
+    units = device.flops_int8 if config["kv_dtype"] == "int8" else device.flops_fp8
+    check_format(kv, config["kv_dtype"], model, bool(units), where)
+    return kv
 
 
 def _measured_system(config: Config) -> System:

@@ -2,12 +2,13 @@
 
     next_time     when something happens that is no end of a step
     next_event    what it is, taken off the list
-    arrive        somebody wants to send: refused, held back, or sent
-    free_place    somebody has its last token: who is held back moves up
+    arrive        somebody wants to send: refused, held back, or to be sent
+    free_place, next_held   somebody has its last token: who is held back moves up
+    send          it is under way
     give_up       a cancel that no engine has to carry out
     ended         an engine tells of an end: a place will be free, the turns that come after it have a time
 
-No engine is touched here. What a client sends becomes READY when it is tokenised; from then on it is an engine's.
+No engine is touched here. The caller says where what a client sends goes to; it is READY there when it is tokenised.
 Sequences that arrive by themselves are in order in the request table and are merged with the heap by the same key.
 """
 
@@ -19,18 +20,20 @@ from ..core.jit import entry, inline, jit, struct
 from ..core.requests import NONE, Requests
 from ..core.units import NEVER_NS
 from ..kernels.event_heap import EventHeap, first_time, make_event_heap, pop_event, push_event
-from ..scheduler.stages import Stages, tokenized_ns
 from ..scheduler.state import Sequences
 from ..scheduler.state_columns import (
     ARRIVED,
     CANCELLED,
     FIRST_TERMINAL,
+    NO_SEQ,
     REFUSED,
     TOKENIZING,
 )
 
 # Kinds of events, in order of precedence at one instant. Typed, since every literal would compile a callee of its own.
-ARRIVAL, READY, PLACE_FREE, CANCEL, MARK, FLUSH = np.arange(6)
+ARRIVAL, ROUTED, READY, PLACE_FREE, CANCEL, MARK, FLUSH, REPORT, INCIDENT = np.arange(9)
+# ROUTED    the router has decided on a sequence, and it reaches its engine. READY: it is tokenised there
+# REPORT    the router hears how loaded the engines are. INCIDENT: something happens to an engine
 
 
 @struct
@@ -42,7 +45,6 @@ class Clients:
     arrive_order, next_arrival   sequences that arrive by themselves, in order, and how many have
     held            (n,) the queue behind the concurrency cap, from held_head to held_tail
     in_flight       sequences sent of which the client does not have the last token; concurrency: at most, 0 = no cap
-    stages          text to tokens, before an engine sees it
     closed_loop     an intended arrival is the moment at which a place is free
     ended_ns        (r,) of a lead: when the last of its sequences that are done was
     think_ns        (r,) from there to the arrival
@@ -60,7 +62,6 @@ class Clients:
     in_flight: "i8"
     concurrency: "i8"
     closed_loop: "b1"
-    stages: "Stages"
     ended_ns: "i8[::1]"
     think_ns: "i8[::1]"
     marks: "i8[::1]"
@@ -74,7 +75,6 @@ def make_clients(
     *,
     concurrency: int,
     closed_loop: bool,
-    stages: Stages,
 ) -> Clients:
     """Clients at t = 0. concurrency is in sequences."""
     r, num = requests, requests.num_sequences
@@ -93,7 +93,6 @@ def make_clients(
         0,
         concurrency,
         closed_loop,
-        stages,
         np.zeros(len(r), np.int64),
         r.think_ns.copy(),
         marks,
@@ -141,21 +140,21 @@ def close(c, seq, state, now):
 
 @jit
 def arrive(c, seq, now):
-    """A client wants to send: refused if it could never run, held back by the concurrency cap, or sent."""
+    """A client wants to send. False: refused since it could never run, or held back by the concurrency cap."""
     q = c.seqs
     if not c.closed_loop:
         _note_phase(c, seq, now)
     if is_refused(q, seq):
         q.queued[seq] = now
         close(c, seq, REFUSED, now)
-        return
+        return False
     if q.cancel_after[seq] >= 0 and not c.closed_loop:
         push_event(c.events, now + q.cancel_after[seq], CANCEL, seq)
     if c.concurrency > 0 and c.in_flight >= c.concurrency:
         c.held[c.held_tail] = seq
         c.held_tail += 1
-    else:
-        _send(c, seq, now)
+        return False
+    return True
 
 
 @inline
@@ -164,8 +163,8 @@ def is_refused(q, seq):
     return q.output[seq] < 1
 
 
-@jit
-def _send(c, seq, now):
+@inline
+def send(c, seq, now):
     """The client sends; under a closed loop it decides to ask only now."""
     q = c.seqs
     c.in_flight += 1
@@ -173,11 +172,9 @@ def _send(c, seq, now):
         q.arrival[seq] = now
         if q.cancel_after[seq] >= 0:
             push_event(c.events, now + q.cancel_after[seq], CANCEL, seq)
-    q.state[seq] = TOKENIZING
-    q.queued[seq] = tokenized_ns(c.stages, now, q.prompt[seq], q.queued[q.first[q.request[seq]]])
-    push_event(c.events, q.queued[seq], READY, seq)
     if c.closed_loop:
         _note_phase(c, seq, now)
+    q.state[seq] = TOKENIZING
 
 
 @inline
@@ -189,14 +186,20 @@ def _note_phase(c, seq, now):
 
 
 @inline
-def free_place(c, now):
-    """A client has its last token: the queue behind the concurrency cap moves up."""
+def free_place(c):
+    """A client has its last token. The caller sends who is held back."""
     c.in_flight -= 1
+
+
+@inline
+def next_held(c):
+    """Who moves up in the queue behind the concurrency cap, or NO_SEQ."""
     while c.held_head < c.held_tail and c.in_flight < c.concurrency:
         seq = c.held[c.held_head]
         c.held_head += 1
         if c.seqs.state[seq] == ARRIVED:
-            _send(c, seq, now)
+            return seq
+    return NO_SEQ
 
 
 @inline

@@ -16,14 +16,12 @@ from functools import cache
 import numpy as np
 from numba import njit, types
 
-from ..client.clients import ARRIVAL, CANCEL, PLACE_FREE, READY, arrive, free_place, give_up, next_event, next_time
+from ..client.clients import next_time
 from ..core.jit import PLAIN, inline, jit
 from ..core.units import NEVER_NS
 from ..costs.tables import GRAPH_BUCKET, HOST, NEW_TOKENS, clear, padded_tokens, step_ns
 from ..engine.step import EMPTY, IDLE, LAGGING, PLANNED, describe, lag, land, plan_step, read_inbox, start
-from ..scheduler.mail import ACCEPT, LEAVE
-from ..scheduler.mail import CONTROL as FOR_PYTHON
-from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, TOKENIZING
+from ..scheduler.state_columns import NO_FAULT, NO_SEQ
 from .instances import Instances, deal_to
 from .loop import (
     CONTROL,
@@ -31,10 +29,11 @@ from .loop import (
     FAULT,
     PAUSED,
     SLICE_OVER,
+    deliver,
     end_operation,
     first_ready,
+    happen,
     nothing_planned,
-    tell,
     tell_ends,
     unstick,
 )
@@ -45,30 +44,6 @@ ASKS = 7
 their step; call again."""
 
 _DUMMY_TOKENS = 1.0
-
-
-@inline
-def _happen(w, s):
-    """What happens next at the clients'."""
-    c = w.clients
-    now, kind, subject = next_event(c)
-    w.now = max(w.now, now)
-    if kind == ARRIVAL:
-        arrive(c, subject, now)
-    elif kind == READY:
-        if c.seqs.state[subject] == TOKENIZING:  # else cancelled meanwhile
-            k = deal_to(w, s, np.int64(0))
-            c.seqs.state[subject] = ROUTED
-            c.seqs.engine[subject] = k
-            tell(w, k, ACCEPT, subject, now)
-    elif kind == PLACE_FREE:
-        free_place(c, now)
-    elif kind == CANCEL:
-        if not give_up(c, subject, now):
-            tell(w, c.seqs.engine[subject], LEAVE, subject, now)
-    else:
-        for k in range(w.ready.size):
-            tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
 
 
 # ---------------------------------------------------------------- plan
@@ -236,7 +211,9 @@ def _advance(w, s, until_ns, max_steps):
             if next_ns == w.links.next_ns:
                 end_operation(w)
             else:
-                _happen(w, s)
+                seq = happen(w)
+                if seq != NO_SEQ:
+                    deliver(w, seq, deal_to(w, s, np.int64(0)))
             continue
         if at == NEVER_NS:
             if not unstick(w):

@@ -9,6 +9,7 @@ import numpy as np
 from ..core.requests import I64, Requests
 from ..costs.tables import CostTables
 from ..engine.settings import EngineSettings
+from .fleet import Fleet, Member
 from .instances import Instances, make_instances
 from .lockstep import compiled_lockstep
 from .simulation import Simulation
@@ -44,7 +45,7 @@ class LockstepSimulation(Simulation):
         deal: str,
         asks: bool = False,
     ) -> None:
-        super().__init__(requests, settings, tables, num_engines=ranks)
+        super().__init__(requests, settings, tables, Fleet((Member(settings, tables),) * ranks, is_instance=True))
         self.instances: Instances = make_instances([ranks], deal, asks)
 
     def _turn(self, until_ns: int, max_steps: int) -> int:

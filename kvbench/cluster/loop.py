@@ -15,15 +15,20 @@ from numba import njit, types
 from ..client.clients import (
     ARRIVAL,
     CANCEL,
+    INCIDENT,
     PLACE_FREE,
     READY,
+    REPORT,
+    ROUTED,
     arrive,
     ended,
     free_place,
     give_up,
     next_event,
+    next_held,
     next_time,
 )
+from ..core.ahead import Unit
 from ..core.jit import PLAIN, inline, jit
 from ..core.units import NEVER_NS
 from ..engine.step import (
@@ -39,13 +44,17 @@ from ..engine.step import (
     read_inbox,
 )
 from ..engine.step import PLANNED as STEP_PLANNED
+from ..kernels.event_heap import push_event
 from ..memory.operations import OP_SOURCE, OP_TARGET
+from ..routing.router import NO_ENGINE
 from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
 from ..scheduler.side import BOTH
-from ..scheduler.state_columns import NO_FAULT, NO_SEQ, ROUTED, STUCK, TOKENIZING
-from .world import World
+from ..scheduler.state_columns import NO_FAULT, NO_SEQ, STUCK, TOKENIZING
+from ..scheduler.state_columns import ROUTED as ON_ITS_WAY
+from .routing import hear_first_tokens, left, look_at_all, send_out, tokenise
+from .world import NO_INCIDENT, World
 
 # What advance returns. DONE; PAUSED: the time is reached; SLICE_OVER: call again; FAULT: see Engine.fault;
 # CONTROL: Python acts on World.at's Engine.control; PLANNED, MUST_WAIT: the measured clock runs the step of World.at,
@@ -77,27 +86,63 @@ def tell(w, k, kind, subject, now):
 
 
 @inline
-def _happen(w):
-    """What happens next at the clients'."""
+def happen(w):
+    """What happens next at the clients'. Returns the sequence that has reached its server's engine, or NO_SEQ."""
     c = w.clients
     now, kind, subject = next_event(c)
     w.now = max(w.now, now)
     if kind == ARRIVAL:
-        arrive(c, subject, now)
+        if arrive(c, subject, now):
+            send_out(w, subject, now)
+    elif kind == ROUTED:
+        tokenise(w, subject, now)
     elif kind == READY:
         if c.seqs.state[subject] == TOKENIZING:  # else cancelled meanwhile
-            k = np.int64(0)  # a world has one engine so far: nobody has to choose
-            c.seqs.state[subject] = ROUTED
-            c.seqs.engine[subject] = k
-            tell(w, k, ACCEPT, subject, now)
+            return subject
     elif kind == PLACE_FREE:
-        free_place(c, now)
+        free_place(c)
+        subject = next_held(c)
+        while subject != NO_SEQ:
+            send_out(w, subject, now)
+            subject = next_held(c)
     elif kind == CANCEL:
-        if not give_up(c, subject, now):
-            tell(w, c.seqs.engine[subject], LEAVE, subject, now)
+        _cancel(w, subject, now)
+    elif kind == REPORT:
+        _report(w, now)
+    elif kind == INCIDENT:
+        w.incident = subject
     else:
         for k in range(w.ready.size):
             tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
+    return np.int64(NO_SEQ)
+
+
+@inline
+def deliver(w, seq, k):
+    """A sequence is given to an engine now."""
+    w.clients.seqs.state[seq] = ON_ITS_WAY
+    w.clients.seqs.engine[seq] = k
+    tell(w, k, ACCEPT, seq, w.now)
+
+
+@inline
+def _cancel(w, seq, now):
+    """A client gives up: nobody has seen the sequence yet, or its engine has to let it go."""
+    q = w.clients.seqs
+    before = q.state[seq]
+    if not give_up(w.clients, seq, now):
+        tell(w, q.engine[seq], LEAVE, seq, now)
+    elif before == TOKENIZING:
+        left(w, seq, now)
+        q.engine[seq] = NO_ENGINE  # it never got there
+
+
+@jit
+def _report(w, now):
+    """The router hears how loaded the engines are, now and as long as something may change that."""
+    look_at_all(w, NO_SEQ, now)
+    if w.ready.min() != NEVER_NS or min(next_time(w.clients), w.links.next_ns) != NEVER_NS:
+        push_event(w.clients.events, now + w.refresh_ns, REPORT, NO_SEQ)
 
 
 @inline
@@ -123,8 +168,11 @@ def _land(w, k, row, now):
 @jit
 def tell_ends(w, e):
     """The clients hear of the sequences of an engine that are over, in the order in which they ended."""
+    hear_first_tokens(w, e)
     while e.ended_head != NO_SEQ:
-        ended(w.clients, take_ended(e))
+        seq = take_ended(e)
+        left(w, seq, e.now)
+        ended(w.clients, seq)
 
 
 @jit
@@ -136,6 +184,8 @@ def unstick(w):
         if drop_head(e):
             tell_ends(w, e)
             w.ready[k] = e.now
+            if w.refresh_ns > 0:
+                push_event(w.clients.events, e.now, REPORT, NO_SEQ)
             return True
     w.engines[w.at].fault = STUCK
     return False
@@ -189,7 +239,11 @@ def _advance(w, until_ns, max_steps, measured):
             if next_ns == w.links.next_ns:
                 end_operation(w)
             else:
-                _happen(w)
+                seq = happen(w)
+                if seq != NO_SEQ:
+                    deliver(w, seq, c.seqs.engine[seq])
+                if w.incident != NO_INCIDENT:
+                    return CONTROL
             continue
         if at == NEVER_NS:
             if not unstick(w):
@@ -226,6 +280,10 @@ def _advance(w, until_ns, max_steps, measured):
         w.ready[k] = e.now
         w.stepping[k] = 1
     return SLICE_OVER
+
+
+UNIT = Unit("cluster.loop", __name__, "compiled_advance", (), 10.0)
+"""The loop, to be compiled ahead."""
 
 
 @cache

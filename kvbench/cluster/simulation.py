@@ -8,15 +8,18 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ..client.clients import FLUSH, announce, make_clients
+from ..client.clients import FLUSH, REPORT, announce, make_clients
 from ..core import journal as core_journal
+from ..core.ahead import begin
 from ..core.errors import KvbenchError
 from ..core.journal import Counters
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
-from ..engine.attribution import parts_of, tokenize_of
+from ..engine.arrival import of_fleet
+from ..engine.attribution import parts_of
 from ..engine.build import build_engine, share
+from ..engine.disciplines import units
 from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
 from ..engine.settings import EngineSettings
@@ -37,8 +40,9 @@ from ..scheduler.state_columns import (
     TIMED_OUT,
 )
 from .counters import counters_of
+from .fleet import Fleet, Member, routing_of
 from .flush import Flushes
-from .loop import CONTROL, DONE, FAULT, PAUSED, advance
+from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
 from .world import make_world
 
 _SLICE_STEPS = 20_000
@@ -96,21 +100,35 @@ class Simulation:
     slice_steps = _SLICE_STEPS
     """Steps between two calls of `progress`."""
 
-    def __init__(self, requests: Requests, settings: EngineSettings, tables: CostTables, num_engines: int = 1) -> None:
+    def __init__(
+        self, requests: Requests, settings: EngineSettings, tables: CostTables, fleet: Fleet | None = None
+    ) -> None:
+        """fleet: several engines; settings and tables are then those of the first."""
         self.requests = requests
         self.settings = settings
-        shared = share(requests, settings)
-        self.engines: list[Engine] = [build_engine(shared, settings, tables, number=k) for k in range(num_engines)]
+        self.fleet = fleet or Fleet((Member(settings, tables),))
+        self.fleet.check()
+        verbs = {unit.name: unit for of in self.fleet.settings for unit in units(of)}
+        helpers = begin((*verbs.values(), UNIT))
+        self.arrivals = of_fleet(requests, self.fleet.settings)
+        shared = share(requests, settings, taken=self.arrivals)
+        routed = self.fleet.router is not None
+        self.engines: list[Engine] = [
+            build_engine(shared, member.settings, member.tables, number=number, tells_first=routed)
+            for number, member in enumerate(self.fleet.members)
+        ]
         clients = make_clients(
             shared.requests,
             shared.seqs,
             concurrency=settings.concurrency * max(settings.beam.width, 1),
             closed_loop=settings.closed_loop,
-            stages=self.engines[0].stages,
         )
-        self.world = make_world(clients, self.engines)
+        helpers.finish()
+        self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared))
         self._is_prepared = settings.cache.state == "cold"
         self._flushes = Flushes(requests, settings)
+        if self.world.refresh_ns > 0:
+            announce(clients, 0, REPORT, 0)
         for index, time_ns in enumerate(self._flushes.times):
             announce(clients, time_ns, FLUSH, index)
         self._reached_time = False
@@ -228,6 +246,7 @@ class Simulation:
         sample = np.arange(status.size) - q["first"][q["request"]]
         heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
         journals = [e.journal.read() for e in self.engines]
+        parts = parts_of(q, status, self.fleet.settings, self._waits(status))
         return core_journal.Journal(
             request_index=q["request"][heard],
             sample=sample[heard],
@@ -244,10 +263,26 @@ class Simulation:
             itl_gap_ns=np.concatenate([j["gap"][: j["rows"]] for j in journals]),
             itl_count=np.concatenate([j["count"][: j["rows"]] for j in journals]),
             steps=np.concatenate([j["steps"][: j["num_steps"]] for j in journals]),
-            parts_ns=parts_of(q, status, self.settings)[heard],
-            tokenize_ns=tokenize_of(q, status, self.settings)[heard],
+            parts_ns=parts.ns[heard],
+            tokenize_ns=parts.before_queue[heard],
             itl_phase=self._phase_of_gaps(),
+            part_names=parts.names,
+            columns={name: values[heard] for name, values in self._columns(q).items()},
         )
+
+    def _waits(self, status: I64) -> dict[str, I64]:
+        """Parts of the time that only some runs have."""
+        if self.fleet.router is None:
+            return {}
+        q, route_ns = self.engine.seqs, self.world.route_ns
+        decided = (q.engine >= 0) & ((status != core_journal.CANCELLED) | (q.queued >= 0))
+        return {"route": np.where(decided, route_ns, 0)}
+
+    def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
+        """What only a fleet has for each sequence."""
+        if self.fleet.router is None:
+            return {}
+        return {"engine": sequences["engine"], "predicted_cached_tokens": self.world.predicted.copy()}
 
     def admissions(self) -> Admissions:
         """Sequences that were admitted so far."""

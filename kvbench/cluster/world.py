@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,18 +13,21 @@ from numba.typed import List
 
 from ..client.clients import Clients
 from ..core.jit import PLAIN, struct
+from ..core.requests import I64
 from ..core.units import NEVER_NS
-from ..engine.disciplines import discipline_of, landing_of, watch_of
+from ..engine.disciplines import CANCEL, VERB, discipline_of, landing_of, watch_of
 from ..memory.links import LAND_FUNCTION, Links, end_pointer
 from ..memory.operations import Operations
+from ..routing.policies import RouterVerbs
+from ..routing.router import HEAR_FUNCTION, ROUTE_FUNCTION, UNKNOWN, Router
 from ..scheduler.state import Engine
+from .routing import LOOK_FUNCTION, look_pointer
 
 if PLAIN:
     ENGINES = VERBS = CANCELS = None
 else:
     ENGINES = types.ListType(Engine.numba_type)
-    VERBS = types.ListType(types.FunctionType(types.void(Engine.numba_type)))
-    CANCELS = types.ListType(types.FunctionType(types.void(Engine.numba_type, types.int64)))
+    VERBS, CANCELS = types.ListType(VERB), types.ListType(CANCEL)
 
 
 @struct
@@ -35,6 +39,11 @@ class World:
     schedules, commits, cancels, watches   verbs of its scheduler, and what looks at each step
     landings    what it does when an operation has ended
     operations, links   what moves beside the steps; end_next: see memory.links
+    router, route, hear, look   who chooses an engine, and its verbs (routing.router, cluster.routing)
+    route_ns    (sequences or 0,) what the decision on each takes
+    predicted   (sequences or 0,) tokens that the router believed cached where it sent it
+    refresh_ns  between two reports of load to the router; 0 = none
+    incident    what has happened to an engine and Python has to carry out, or NO_INCIDENT
     at          the engine that had its turn last: the one that Python acts on (see loop.CONTROL, loop.PLANNED)
     """
 
@@ -52,10 +61,32 @@ class World:
     operations: "Operations"
     links: "Links"
     end_next: "LAND_FUNCTION"
+    router: "Router"
+    route: "ROUTE_FUNCTION"
+    hear: "HEAR_FUNCTION"
+    look: "LOOK_FUNCTION"
+    route_ns: "i8[::1]"
+    predicted: "i8[::1]"
+    refresh_ns: "i8"
+    incident: "i8"
 
 
-def make_world(clients: Clients, engines: Sequence[Engine]) -> World:
+NO_INCIDENT = -1
+
+
+@dataclass(frozen=True)
+class Routing:
+    """A router with its verbs. route_ns: (sequences,) what each decision takes. refresh_ns: see World."""
+
+    router: Router
+    verbs: RouterVerbs
+    route_ns: I64
+    refresh_ns: int = 0
+
+
+def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing) -> World:
     """At t = 0, nothing has happened."""
+    router, looks = routing.router, routing.refresh_ns > 0 or routing.router.wants_load or routing.router.wants_truth
     disciplines = [discipline_of(e) for e in engines]
     return World(
         clients,
@@ -72,6 +103,14 @@ def make_world(clients: Clients, engines: Sequence[Engine]) -> World:
         engines[0].operations,
         engines[0].links,
         end_pointer(engines[0].links.queue.size > 0),
+        router,
+        routing.verbs.route,
+        routing.verbs.hear,
+        look_pointer(looks),
+        routing.route_ns,
+        np.full(routing.route_ns.size, UNKNOWN, np.int64),
+        routing.refresh_ns,
+        NO_INCIDENT,
     )
 
 

@@ -6,6 +6,7 @@ per step. All times are int64 ns from t = 0; NEVER (-1) means it did not happen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,7 +74,8 @@ class Journal:
     status           FINISHED ...
     arrival_ns       intended arrival (resolved for later turns of a session)
     queued_ns        tokenised and in the waiting queue
-    tokenize_ns      of the time before its first step, what turned its text into tokens; empty: nothing did
+    tokenize_ns      of the time before its first step, what came before it was in a queue: a router's decision, and
+                     what turned its text into tokens; empty: nothing did
     scheduled_ns     start of the first step that computed one of its tokens
     first_token_ns   first token handed out
     finish_ns        last token handed out; for a cancelled one, when it left
@@ -83,7 +85,10 @@ class Journal:
     preemptions      times it lost its memory
     itl_gap_ns, itl_count   (rows,) inter-token gaps and how many tokens had that gap
     steps            (num_steps or 0, len(STEP_COLUMNS))
-    parts_ns         (num_sequences or 0, len(PARTS)); a row of NEVER for one that has not ended
+    parts_ns         (num_sequences or 0, len(part_names)); a row of NEVER for one that has not ended
+    part_names       PARTS, and what only some runs have
+    columns          what only some runs have for each sequence, (num_sequences,) by name; NEVER: not known. A name that
+                     ends in _ns is a time
     itl_phase        (rows,) the phase in whose time each gap came, where phases are left out of results; else None
     """
 
@@ -105,6 +110,8 @@ class Journal:
     parts_ns: I64 = field(default_factory=no_parts)
     tokenize_ns: I64 = field(default_factory=no_times)
     itl_phase: I64 | None = None
+    part_names: tuple[str, ...] = PARTS
+    columns: Mapping[str, I64] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..core.errors import UsageError
 from .devices import Device
+from .kv_format import PLAIN, KvFormat
 from .models import KV_BYTES, WEIGHT_BYTES, Model, divides
 
 
@@ -23,6 +24,8 @@ class Deployment:
     block_tokens: int = 16
     max_model_len: int = 0
     """Longest prompt plus output; 0: what the model declares."""
+    kv: KvFormat = PLAIN
+    """Scales, wide layers and way to compute of a quantised cache."""
 
     def __post_init__(self) -> None:
         for name, known in (("dtype", WEIGHT_BYTES), ("kv_dtype", KV_BYTES)):

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from ..core.errors import UsageError
 from .deployment import Deployment
 from .devices import GIB
-from .models import WIDE_BYTES, divides, kv_bytes_per_token, weight_bytes
+from .kv_format import layer_scale_bytes, token_bytes, workspace_bytes
+from .models import WIDE_BYTES, divides, weight_bytes
 
 _CONTEXT_BYTES = GIB
 _COLLECTIVE_BYTES = 3 * GIB // 8
@@ -69,7 +70,7 @@ def _budget(deployment: Deployment, limits: EngineLimits) -> MemoryBudget:
     weights = weight_bytes(model, deployment.dtype, deployment.tp)
     reserved = _reserved_bytes(deployment, limits)
     metadata = _metadata_bytes(deployment, limits)
-    block = kv_bytes_per_token(model, deployment.kv_dtype, deployment.tp) * deployment.block_tokens
+    block = token_bytes(model, deployment.kv_dtype, deployment.tp, deployment.kv) * deployment.block_tokens
     num_blocks = max(0, usable - weights - reserved - metadata) // block
     return MemoryBudget(usable, weights, reserved, metadata, num_blocks * block, block, num_blocks)
 
@@ -82,7 +83,9 @@ def _reserved_bytes(deployment: Deployment, limits: EngineLimits) -> int:
     # Gate, up and their product; the residual and the normed input beside them.
     activations = limits.max_batched_tokens * (3 * width // tp + 2 * model.hidden) * WIDE_BYTES
     logits = limits.max_num_seqs * model.vocab * _LOGIT_BYTES
-    return _CONTEXT_BYTES + (_COLLECTIVE_BYTES if tp > 1 else 0) + activations + logits
+    kv = layer_scale_bytes(model, deployment.kv_dtype, tp, deployment.kv)
+    kv += workspace_bytes(model, deployment.kv_dtype, tp, deployment.kv, deployment.length)
+    return _CONTEXT_BYTES + (_COLLECTIVE_BYTES if tp > 1 else 0) + activations + logits + kv
 
 
 def _metadata_bytes(deployment: Deployment, limits: EngineLimits) -> int:

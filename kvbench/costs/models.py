@@ -17,8 +17,8 @@ WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "int8": 
 """Bytes per quantised weight. fp4 is NVFP4: half a byte and an fp8 scale for every 16 weights. The scales of
 fp8 and int8 (one per channel or per 128 x 128 block: below 0.1 %) are not counted."""
 
-KV_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
-"""Bytes per cached element; scales are one per tensor or per head and are not counted."""
+KV_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "int4": 0.5}
+"""Bytes per cached element, without scales (kv_format). fp8 is fp8_e4m3."""
 
 WIDE_BYTES = 2
 """Embeddings, head, norms, biases and routers stay at 16 bits in a quantised model."""
@@ -251,8 +251,8 @@ def kv_elements_per_layer(model: Model, tp: int = 1) -> int:
 
 
 def kv_bytes_per_token(model: Model, kv_dtype: str, tp: int = 1) -> int:
-    """KV bytes per token on one rank, all layers."""
-    return model.num_layers * kv_elements_per_layer(model, tp) * KV_BYTES[kv_dtype]
+    """KV bytes per token on one rank, all layers, without scales."""
+    return int(model.num_layers * kv_elements_per_layer(model, tp) * KV_BYTES[kv_dtype])
 
 
 _BUILT_IN = (

@@ -23,12 +23,11 @@ from .axes import F64, Grid, axis_points, sample_line
 from .classes import fitted
 from .deployment import Deployment
 from .keys import DEFAULTS, CostSettings
+from .kv_format import token_bytes
 from .models import (
-    KV_BYTES,
     WIDE_BYTES,
     Matmul,
     head,
-    kv_elements_per_layer,
     matmul_bytes,
     matmuls,
 )
@@ -106,8 +105,8 @@ class Rank:
     def _kv_token_bytes(self) -> float:
         """Read per cached token and layer: its KV and its share of the block table."""
         deployment = self.deployment
-        elements = kv_elements_per_layer(deployment.model, deployment.tp)
-        return elements * KV_BYTES[deployment.kv_dtype] + _BLOCK_ID_BYTES / deployment.block_tokens
+        own = token_bytes(deployment.model, deployment.kv_dtype, deployment.tp, deployment.kv)
+        return own / deployment.model.num_layers + _BLOCK_ID_BYTES / deployment.block_tokens
 
     def _head_widths(self) -> tuple[int, int]:
         """Width of a key and of a value per head, as prefill computes them."""

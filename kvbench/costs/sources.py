@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def find_step_times(deployment: Deployment, settings: CostSettings, wanted: Wanted) -> StepTimes:
     """The step times of this deployment. UsageError: a file that is none, or of something else."""
+    from .kv_times import own_share, quantised
     from .roofline import roofline_times
     from .shipped import shipped_times
 
@@ -39,7 +40,9 @@ def find_step_times(deployment: Deployment, settings: CostSettings, wanted: Want
 
         return corrected(Path(given), lambda base: find_step_times(deployment, settings, base), wanted)
     found = shipped_times(deployment, wanted.engine) if settings.silicon else None
-    return found or roofline_times(deployment, settings)
+    if found is not None:
+        return quantised(found, deployment, settings)
+    return quantised(roofline_times(deployment, settings), deployment, settings, own_share(deployment))
 
 
 def host_times(device: str, step_times: str) -> dict[str, float]:

@@ -1,19 +1,20 @@
 """What an engine makes of a request when it arrives: refused, with the reason, or taken, with the lengths it may have.
 
 Whatever could never be scheduled is refused here: it would bar the queue for those behind it.
-source: vLLM's front end and its check of the cache at start; SGLang 0.5.12's tokenizer manager and
-`init_req_max_new_tokens`.
+source: vLLM's front end and its check of the cache at start; the tokenizer manager and `init_req_max_new_tokens` of
+SGLang 0.5.12 and 0.5.23, which do the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..core.requests import I64, Requests
 from .forking import beam_blocks
-from .settings import PREFILL_FIRST, EngineSettings
+from .settings import EngineSettings, is_prefill_first
 
 TAKEN, NO_OUTPUT, TOO_LONG, TOO_LARGE, OVER_BUDGET, BEAMS_TOO_LARGE = range(6)
 """TAKEN, or why a request is refused."""
@@ -37,7 +38,7 @@ class Arrivals(NamedTuple):
 
 def arrivals(requests: Requests, settings: EngineSettings) -> Arrivals:
     """Judge every request by its lengths alone: nothing else decides whether it can ever run."""
-    if is_sglang(settings):
+    if is_prefill_first(settings):
         reason, max_tokens = _by_sglang(requests, settings)
     else:
         reason, max_tokens = _by_vllm(requests, settings)
@@ -50,8 +51,22 @@ def arrivals(requests: Requests, settings: EngineSettings) -> Arrivals:
     return Arrivals(reason, max_tokens, output)
 
 
-def is_sglang(settings: EngineSettings) -> bool:
-    return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
+def of_fleet(requests: Requests, settings: Sequence[EngineSettings]) -> Arrivals:
+    """The same where there are several engines: refused is what none of them takes, cut short what each cuts short."""
+    each = [arrivals(requests, one) for one in settings]
+    most = np.max([np.where(one.reason == TAKEN, one.max_tokens, 0) for one in each], axis=0)
+    return Arrivals(
+        np.min([one.reason for one in each], axis=0),
+        np.where(most > 0, most, each[0].max_tokens),
+        np.max([one.output for one in each], axis=0),
+    )
+
+
+def as_asked(requests: Requests, settings: EngineSettings) -> Arrivals:
+    """Nothing refused or clipped, but for what max_model_len leaves; who has no output in a recording never ends."""
+    room = np.maximum(settings.max_model_len - requests.prompt_tokens, 0)
+    output = np.minimum(np.minimum(requests.output_tokens, requests.max_tokens), room)
+    return Arrivals(np.full(len(requests), TAKEN), requests.max_tokens, np.maximum(output, 1))
 
 
 def _by_vllm(requests: Requests, settings: EngineSettings) -> tuple[I64, I64]:
@@ -89,7 +104,7 @@ def capacity_tokens(settings: EngineSettings) -> int:
 def why_refused(reason: int, settings: EngineSettings) -> str:
     """The reason in words, as what "n sequences" do."""
     blocks, most = settings.cache.num_blocks, settings.max_model_len
-    spare = f", or leave no more than {RESERVED_INPUT} of it" if is_sglang(settings) else ""
+    spare = f", or leave no more than {RESERVED_INPUT} of it" if is_prefill_first(settings) else ""
     return {
         NO_OUTPUT: "have no output token",
         TOO_LONG: f"exceed max_model_len ({most}) with prompt + max_tokens{spare}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,34 +15,50 @@ from .settings import EngineSettings
 I64 = NDArray[np.int64]
 
 
-def parts_of(sequences: Mapping[str, I64], status: I64, settings: EngineSettings) -> I64:
-    """(num_sequences, len(PARTS)) ns whose rows sum to end minus arrival; NEVER for sequences that have not ended.
+@dataclass(frozen=True)
+class Parts:
+    """ns: (sequences, len(names)), rows sum to end minus arrival. before_queue: (sequences,), Journal.tokenize_ns."""
+
+    names: tuple[str, ...]
+    ns: I64
+    before_queue: I64
+
+
+def parts_of(
+    sequences: Mapping[str, I64], status: I64, settings: tuple[EngineSettings, ...], waits: Mapping[str, I64]
+) -> Parts:
+    """Where the time went; NEVER for sequences that have not ended.
 
     sequences   arrays of scheduler.state.Sequences by name
-    status      (num_sequences,) of the journal
+    status      (sequences,) of the journal
+    settings    of every engine
+    waits       part -> (sequences,) ns that it took of the time before the sequence was in its engine's queue
     """
     q, spent = sequences, sequences["spent"]
+    engine = np.maximum(q["engine"], 0)
     end, ran = q["finish"], q["scheduled"] != NEVER
-    tokenize = tokenize_of(q, status, settings)
-    handed = q["finish"] - q["last_token"] if settings.output_ns_per_token else settings.detokenize_ns
-    detokenize = np.where(status == FINISHED, handed, 0)
-    queue = np.where(ran, q["scheduled"], end) - q["arrival"] - tokenize
+    before = _tokenize_of(q, status, settings, engine)
+    detokenize_ns = np.array([s.detokenize_ns for s in settings])[engine]
+    has_stage = np.array([s.output_ns_per_token > 0 for s in settings])[engine]
+    detokenize = np.where(status == FINISHED, np.where(has_stage, q["finish"] - q["last_token"], detokenize_ns), 0)
+    waited = sum(waits.values(), np.zeros(status.size, np.int64))
+    queue = np.where(ran, q["scheduled"], end) - q["arrival"] - before - waited
     known = [
-        tokenize + detokenize,
+        before + detokenize,
         queue,
         spent[:, PREFILL],
         spent[:, DECODE],
         spent[:, STEPS] - spent[:, PREFILL] - spent[:, DECODE],
         spent[:, AGAIN],
     ]
-    parts = np.stack([*known, end - q["arrival"] - sum(known)], axis=1)
+    parts = np.stack([*known, end - q["arrival"] - sum(known) - waited, *waits.values()], axis=1)
     parts[(status == PARTIAL) | (end == NEVER)] = NEVER
-    assert parts.shape[1] == len(PARTS)
-    return parts
+    return Parts((*PARTS, *waits), parts, before + waited)
 
 
-def tokenize_of(sequences: Mapping[str, I64], status: I64, settings: EngineSettings) -> I64:
-    """(num_sequences,) ns that turned the text of each into tokens: a part of no queue, in parts or in the table."""
-    q = sequences
+def _tokenize_of(q: Mapping[str, I64], status: I64, settings: tuple[EngineSettings, ...], engine: I64) -> I64:
+    """(sequences,) ns that turned the text of each into tokens: a part of no queue, in parts or in the table."""
     queued = (q["queued"] != NEVER) & (status != REFUSED) & ((status != CANCELLED) | (q["queued"] <= q["finish"]))
-    return np.where(queued, settings.tokenize_ns_per_request + settings.tokenize_ns_per_token * q["prompt"], 0)
+    per_request = np.array([s.tokenize_ns_per_request for s in settings])[engine]
+    per_token = np.array([s.tokenize_ns_per_token for s in settings])[engine]
+    return np.where(queued, per_request + per_token * q["prompt"], 0)

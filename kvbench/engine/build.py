@@ -39,10 +39,10 @@ from ..scheduler.state_columns import (
     TRANSITIONS,
 )
 from ..scheduler.waiting_order import HRRN, LPM, ORDERS, SHORTEST_PREFILL, order_of
-from .arrival import TAKEN, Arrivals, arrivals, is_sglang
+from .arrival import Arrivals, arrivals
 from .forking import check_requests, with_beams
 from .lineage import lineage_table
-from .settings import PREFILL_FIRST, EngineSettings, SchedulerRules, check_rules
+from .settings import PREFILL_FIRST, EngineSettings, SchedulerRules, check_rules, is_prefill_first
 
 _CALENDAR_BLOCK_TOKENS = 4
 """Below, nearly every decode opens a block, and the calendar only adds work."""
@@ -75,15 +75,17 @@ class Shared:
     block_keys: BlockKeys
     operations: Operations
     links: Links
+    beam_rank: I64
+    """(sequences,) place of a beam among its request's at t = 0."""
 
 
 def share(
-    requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None, *, refuse: bool = True
+    requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None, taken: Arrivals | None = None
 ) -> Shared:
     """At t = 0. UsageError: no engine with these rules could run these requests.
 
-    refuse   refuse and clip at arrival as the engine does; recordings of its scheduler alone are replayed without
     keys   of the blocks of these requests, where they are known and there are no beams
+    taken  what becomes of the requests at arrival, where that is not what one engine of these settings makes of them
     """
     requests.check()
     check_rules(settings)
@@ -91,24 +93,31 @@ def share(
     check_requests(requests, settings)
     if keys is None or settings.beam.width:
         keys = block_keys(requests, settings.block_tokens)
-    taken = arrivals(requests, settings) if refuse else _as_asked(requests, settings)
-    return Shared(requests, _sequences(requests, settings, taken), keys, make_operations(), make_links())
+    seqs = _sequences(requests, settings, taken or arrivals(requests, settings))
+    rank = np.arange(seqs.request.size) - seqs.first[seqs.request]
+    return Shared(requests, seqs, keys, make_operations(), make_links(), rank)
 
 
 def _pool_kind(settings: EngineSettings) -> str:
     """Whose pool it has; SGLang's decode side has a ring, with a tree or without."""
-    is_ring = settings.role == "decode" and is_sglang(settings) and settings.cache.kind == "none"
+    is_ring = settings.role == "decode" and is_prefill_first(settings) and settings.cache.kind == "none"
     return "radix" if is_ring else settings.cache.kind
 
 
 def build_engine(
-    shared: Shared, settings: EngineSettings, costs: CostTables, *, number: int = 0, log: int = 0
+    shared: Shared,
+    settings: EngineSettings,
+    costs: CostTables,
+    *,
+    number: int = 0,
+    log: int = 0,
+    tells_first: bool = False,
 ) -> Engine:
-    """State of an engine at t = 0. log: how many evictions to record, for tests."""
+    """State of an engine at t = 0. log: how many evictions to record, for tests. tells_first: see Engine."""
     requests, seqs = shared.requests, shared.seqs
     rules = settings.scheduler
     bt = settings.block_tokens
-    prefill_first = is_sglang(settings)
+    prefill_first = is_prefill_first(settings)
     num = int(seqs.request.size)
     num_slots = min(rules.max_running_requests if prefill_first else rules.most_admitted, num) + 4
     num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
@@ -119,7 +128,6 @@ def build_engine(
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
     kind = _pool_kind(settings)
-    fast = settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
     blocks = settings.cache.num_blocks
     if blocks < 1:
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
@@ -133,7 +141,7 @@ def build_engine(
         "tree": radix_tree(settings, blocks, policy, block_ns, log) if kind == "radix" else make_tree(1, "lru"),
         "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
         "block_keys": shared.block_keys,
-        "calendar": make_calendar(fast, bt, num_slots),
+        "calendar": make_calendar(runs_calendar(settings), bt, num_slots),
         "costs": costs,
         "operations": shared.operations,
         "links": shared.links,
@@ -165,6 +173,8 @@ def build_engine(
             0,
         ),
         "inbox": make_mail(),
+        "outbox": make_mail(),
+        "tells_first": tells_first,
         "landed": make_mail(),
         "ended_head": NO_SEQ,
         "ended_tail": NO_SEQ,
@@ -175,7 +185,7 @@ def build_engine(
         "overlap": settings.overlap,
         "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
         "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
-        "beam_rank": np.arange(num) - seqs.first[seqs.request],
+        "beam_rank": shared.beam_rank,
     }
     values = dict.fromkeys(COUNTED_FROM_ZERO, 0) | _scratch(settings, num_slots, max_blocks) | parts
     return Engine(*(values[name] for name in Engine.fields))
@@ -221,6 +231,11 @@ def _ratio_start(settings: EngineSettings) -> float:
 def mixes_chunks(rules: SchedulerRules) -> bool:
     """SGLang mixes decodes into the steps of chunks, so without chunks it mixes nothing."""
     return rules.enable_mixed_chunk and rules.chunked_prefill_size > 0
+
+
+def runs_calendar(settings: EngineSettings) -> bool:
+    """Whether the engine takes the calendar path."""
+    return settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
 
 
 def calendar_fits(settings: EngineSettings) -> bool:
@@ -291,13 +306,6 @@ def _fill_block_costs(costs, block_tokens, step_tokens, out):
         clear(query)
         add_prefill(costs, query, step_tokens, i * block_tokens)
         out[i] = step_ns(costs, query, resources) * block_tokens // step_tokens
-
-
-def _as_asked(requests: Requests, settings: EngineSettings) -> Arrivals:
-    """Nothing refused or clipped, but for what max_model_len leaves; who has no output in a recording never ends."""
-    room = np.maximum(settings.max_model_len - requests.prompt_tokens, 0)
-    output = np.minimum(np.minimum(requests.output_tokens, requests.max_tokens), room)
-    return Arrivals(np.full(len(requests), TAKEN), requests.max_tokens, np.maximum(output, 1))
 
 
 def _sequences(requests: Requests, settings: EngineSettings, taken: Arrivals) -> Sequences:

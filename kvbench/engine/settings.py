@@ -177,6 +177,11 @@ MOST_CHECKED_BLOCKS = 50_000
 """In check mode: a step of a larger cache would take the better part of a second to check."""
 
 
+def is_prefill_first(settings: EngineSettings) -> bool:
+    """Whether prefills go before decodes; a static batch knows neither rule."""
+    return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
+
+
 def check_rules(settings: EngineSettings) -> None:
     """Raise UsageError on rules of memory that do not go together, or not with the scheduler."""
     cache = settings.cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.journal import FINISHED, PARTS, Journal
+from ..core.journal import FINISHED, Journal
 from ..core.units import NS_PER_MS
 from .percentiles import distribution
 
@@ -31,7 +31,7 @@ def breakdown(journal: Journal) -> dict[str, Part]:
     slowest = parts[np.argsort(life, kind="stable")[-max(life.size // 100, 1) :]]
     total = max(int(life.sum()), 1)
     found = {}
-    for i, name in enumerate(PARTS):
+    for i, name in enumerate(journal.part_names):
         p99 = distribution(parts[:, i]).p99 or 0.0
         own = int(parts[:, i].sum())
         found[name] = Part(

@@ -144,7 +144,7 @@ def included(journal: Journal, requests: Requests) -> Journal:
     columns = {
         f.name: getattr(journal, f.name)[kept]
         for f in fields(Journal)
-        if not f.name.startswith(("itl_", "steps", "parts_", "tokenize_"))
+        if not f.name.startswith(("itl_", "steps", "part", "tokenize_", "columns"))
     }
     return Journal(
         **columns,
@@ -153,6 +153,8 @@ def included(journal: Journal, requests: Requests) -> Journal:
         steps=journal.steps,
         parts_ns=journal.parts_ns[kept] if len(journal.parts_ns) else journal.parts_ns,
         tokenize_ns=journal.tokenize_ns[kept] if len(journal.tokenize_ns) else journal.tokenize_ns,
+        part_names=journal.part_names,
+        columns={name: values[kept] for name, values in journal.columns.items()},
     )
 
 

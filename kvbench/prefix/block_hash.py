@@ -314,6 +314,22 @@ def match(hashes, pool, keys, sequence, namespace, n, scratch, row):
     return found, content, unreferenced
 
 
+@jit
+def peek(hashes, pool, keys, sequence, namespace, n, scratch):
+    """Blocks that `match` would find."""
+    content = root_hash(namespace)
+    found = 0
+    while found < n:
+        stop = min(n, found + _LOOKAHEAD)
+        fill_keys(keys, sequence, found, stop, scratch)
+        while found < stop:
+            content = chain(content, scratch[found])
+            if hashes.table[find_entry(hashes.table, pool.content, content)] & 0xFFFFFFFF == NO_BLOCK:
+                return found
+            found += 1
+    return found
+
+
 @entry
 def share(pool, row, n):
     """Add a reference to row[0:n]; those without one leave the free queue."""

@@ -305,6 +305,23 @@ def match(tree, namespace, keys, n, row):
     return node, position
 
 
+@jit
+def peek(tree, namespace, keys, n):
+    """Blocks of keys[0:n] that `match` would find. Changes nothing."""
+    node = np.int64(-1 - namespace)
+    position = 0
+    while position < n:
+        node = find_child(tree, node, keys[position])
+        if node == NO_NODE:
+            break
+        length = tree.nodes[node, LENGTH]
+        common = _common(tree.keys, tree.nodes[node, OFFSET], keys, position, min(length, n - position))
+        position += common
+        if common < length:
+            break
+    return position
+
+
 @entry
 def insert(tree, pool, node, keys, row, position, n, priority, counted):
     """Insert keys[0:n] with blocks row[0:n], of which keys[0:position] is the path to `node`.

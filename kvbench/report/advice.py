@@ -127,7 +127,8 @@ def advice_table(found: Advice) -> str:
 
 def _symptom(number: int, s: SymptomLine) -> str:
     hurts = ", ".join(TITLES[h] for h in s.hurts)
-    head = f"{s.title}: {100 * s.signal:.0f} % of {hurts} (from {100 * s.threshold:.0f} % on)"
+    weak = "" if s.signal >= s.threshold else ", weak"
+    head = f"{s.title}: {100 * s.signal:.0f} % of {hurts} (from {100 * s.threshold:.0f} % on{weak})"
     return labelled([(f"symptom {number}", head), *(("", line) for line in s.evidence)])
 
 

@@ -12,7 +12,7 @@ from dataclasses import astuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.journal import NEVER, PARTS, STATUS_NAMES, STEP_COLUMNS, Journal
+from ..core.journal import NEVER, STATUS_NAMES, STEP_COLUMNS, Journal
 from ..core.printable import csv_text
 from ..core.requests import NONE, Requests
 from ..core.units import NS_PER_MS
@@ -24,8 +24,7 @@ I64 = NDArray[np.int64]
 
 REQUEST_COLUMNS = (
     "request_id,session_id,turn,sample,tenant,namespace,priority,phase,status,arrival_ms,queue_ms,ttft_ms,"
-    "tpot_ms,e2el_ms,prompt_tokens,cached_tokens,output_tokens,recomputed_tokens,preemptions,"
-    + ",".join(f"time_{part}_ms" for part in PARTS)
+    "tpot_ms,e2el_ms,prompt_tokens,cached_tokens,output_tokens,recomputed_tokens,preemptions"
 )
 SUMMARY_COLUMNS = (
     "run,fingerprint,schema,clock,cache_state,preset,model,device,machine,seed,metric,unit,mean,p50,p90,p99,"
@@ -46,7 +45,9 @@ ROWS_AT_ONCE = 1 << 16
 
 def requests_csv(journal: Journal, requests: Requests) -> Iterator[str]:
     """A row per sequence, in order of request, then sample. Empty: it does not exist."""
-    yield REQUEST_COLUMNS + "\n"
+    yield (
+        ",".join([REQUEST_COLUMNS, *(f"time_{part}_ms" for part in journal.part_names), *_own_columns(journal)]) + "\n"
+    )
     times = sequence_times(journal)
     for start in range(0, journal.status.size, ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
@@ -74,6 +75,7 @@ def requests_csv(journal: Journal, requests: Requests) -> Iterator[str]:
                 _integers(journal.recomputed_tokens[part]),
                 _integers(journal.preemptions[part]),
                 *_parts(journal, part),
+                *(_own(name, values[part]) for name, values in journal.columns.items()),
             ]
         )
 
@@ -82,7 +84,16 @@ def _parts(journal: Journal, part: slice) -> list[list[str]]:
     """Where the time went, a column each; empty where the engine does not tell."""
     if journal.parts_ns.shape[0] == journal.status.size:
         return [_milliseconds(column) for column in journal.parts_ns[part].T]
-    return [[""] * journal.status[part].size for _ in PARTS]
+    return [[""] * journal.status[part].size for _ in journal.part_names]
+
+
+def _own_columns(journal: Journal) -> list[str]:
+    """Names of what only such runs have."""
+    return [name.removesuffix("_ns") + "_ms" if name.endswith("_ns") else name for name in journal.columns]
+
+
+def _own(name: str, values: I64) -> list[str]:
+    return _milliseconds(values) if name.endswith("_ns") else _integers(values, values != NEVER)
 
 
 def steps_csv(journal: Journal) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.journal import FINISHED, NEVER, PARTS, REFUSED, STATUS_NAMES, STEP_COLUMNS, Journal
+from ..core.journal import FINISHED, NEVER, REFUSED, STATUS_NAMES, STEP_COLUMNS, Journal
 from ..core.requests import Requests
 from .record import RunRecord
 
@@ -203,8 +203,10 @@ def _facts(journal: Journal, requests: Requests, seq: int) -> dict[str, Any]:
         "recomputed_tokens": int(journal.recomputed_tokens[seq]),
         "preemptions": int(journal.preemptions[seq]),
     }
+    facts |= {name: int(values[seq]) for name, values in journal.columns.items() if not name.endswith("_ns")}
     if journal.parts_ns.shape[0] == journal.status.size and journal.status[seq] == FINISHED:
-        facts |= {f"time_{p}_ms": ns / 1e6 for p, ns in zip(PARTS, journal.parts_ns[seq].tolist(), strict=True)}
+        parts = zip(journal.part_names, journal.parts_ns[seq].tolist(), strict=True)
+        facts |= {f"time_{part}_ms": ns / 1e6 for part, ns in parts}
     return facts
 
 

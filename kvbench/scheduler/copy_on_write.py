@@ -34,6 +34,7 @@ from .lifecycle import (
     count_token,
     drop_waiting,
     end,
+    first_token_out,
     preempt,
 )
 from .queues import close_slot, run_remove
@@ -203,7 +204,7 @@ def _count(e, slot, heard):
     rec, now = e.slots.rec, e.now
     seq = rec[slot, SEQ]
     if rec[slot, LAST_TOKEN] < 0:
-        e.seqs.first_token[seq] = now + e.stages.delay_ns
+        first_token_out(e, seq, now)
     elif seq == heard:
         note_gap(e.journal, now - rec[slot, LAST_TOKEN], np.int64(1))
     if rec[slot, PHASE] != IN_DECODE:

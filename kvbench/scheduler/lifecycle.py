@@ -10,6 +10,7 @@ import numpy as np
 from ..core.jit import inline, jit
 from . import kv
 from .calendar import note_gap
+from .mail import FIRST, post
 from .queues import close_slot, ended_append, open_slot, queue_back, queue_by_urgency, queue_front, queue_remove
 from .spent import note_admission, note_decode, note_end, note_preemption
 from .state import set_state
@@ -91,15 +92,20 @@ def count_admission(e, seq, matched):
 
 
 @inline
-def begin_decode(e, slot, now):
-    """A prefill is complete at `now`, the end of a step: a token comes out. True when it is the last.
+def first_token_out(e, seq, now):
+    """The first token of a sequence is made at `now`; it is handed out stages.delay_ns later."""
+    e.seqs.first_token[seq] = now + e.stages.delay_ns
+    if e.tells_first:
+        post(e.outbox, FIRST, seq)
 
-    The token is handed out stages.delay_ns later.
-    """
+
+@inline
+def begin_decode(e, slot, now):
+    """A prefill is complete at `now`, the end of a step: a token comes out. True when it is the last."""
     rec = e.slots.rec
     seq = rec[slot, SEQ]
     if rec[slot, LAST_TOKEN] < 0:
-        e.seqs.first_token[seq] = now + e.stages.delay_ns
+        first_token_out(e, seq, now)
     else:
         note_gap(e.journal, now - rec[slot, LAST_TOKEN], np.int64(1))
     rec[slot, PHASE] = IN_DECODE

@@ -12,9 +12,10 @@ from ..core.jit import inline, jit, struct
 from ..kernels.rows import doubled
 
 # Kinds. Typed, since every literal would compile a callee of its own.
-ACCEPT, LEAVE, CONTROL, LANDED = np.arange(4)
+ACCEPT, LEAVE, CONTROL, LANDED, FIRST = np.arange(5)
 # ACCEPT   a sequence is given to it. LEAVE: a sequence is cancelled. LANDED: an operation has ended
 # CONTROL  something for Python, which acts between two steps
+# FIRST    of an outbox: the first token of a sequence is made
 
 _KIND, _SUBJECT = range(2)
 

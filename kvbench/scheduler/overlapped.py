@@ -21,7 +21,7 @@ from ..core.jit import entry, inline, jit
 from ..memory.pool import ring_give
 from . import kv, token_budget
 from .calendar import note_gap
-from .lifecycle import count_token, drop_waiting, end
+from .lifecycle import count_token, drop_waiting, end, first_token_out
 from .spent import CHUNK, FIRST, FLIGHT_DOES, FLIGHT_SEQ, FLIGHT_SLOT, NEXT_TOKEN, NOTHING, note_decode
 from .state import set_state
 from .state_columns import (
@@ -84,7 +84,7 @@ def _token_out(e, slot, seq, does):
     """A token of a sequence comes out at e.now. True when it is the last."""
     rec = e.slots.rec
     if rec[slot, LAST_TOKEN] < 0:
-        e.seqs.first_token[seq] = e.now + e.stages.delay_ns
+        first_token_out(e, seq, e.now)
     else:
         note_gap(e.journal, e.now - rec[slot, LAST_TOKEN], np.int64(1))
     if does == FIRST:
@@ -100,7 +100,7 @@ def _late_token(e, seq):
     """A sequence lost its slot while its token was being made: the token counts, and may be its last."""
     q = e.seqs
     if q.last_token[seq] < 0:
-        q.first_token[seq] = e.now + e.stages.delay_ns
+        first_token_out(e, seq, e.now)
     else:
         note_gap(e.journal, e.now - q.last_token[seq], np.int64(1))
     q.last_token[seq] = e.now

@@ -211,7 +211,8 @@ class Engine:
     leavers        (slots,) prefill-first: slots in the running list that have ended; num_leavers of them
     victims        (slots,) sequences preempted in this step, in order
     operations, links   what moves beside the steps, of all engines of the run
-    inbox          what has reached it since its step began
+    inbox          what has reached it since its step began. outbox: what the cluster is told after a step
+    tells_first    first tokens are told
     landed         operations that have ended since then
     ended_head, ended_tail   the list of sequences that are over and of which the clients have not been told
     num_done       sequences that ended here
@@ -293,6 +294,8 @@ class Engine:
     num_waiting: "i8"
     number: "i8"
     inbox: "Mail"
+    outbox: "Mail"
+    tells_first: "b1"
     landed: "Mail"
     ended_head: "i8"
     ended_tail: "i8"

@@ -9,7 +9,6 @@ import numpy as np
 from ..client.clients import PLACE_FREE
 from ..cluster.simulation import Simulation
 from ..core.journal import CANCELLED, FINISHED, PARTIAL, REFUSED, STEP_COLUMNS
-from ..engine.arrival import arrivals
 from ..engine.observe import fields_of
 from ..kernels.event_heap import KIND
 from ..scheduler.state_columns import BLOCKS, COMPUTED, KEPT, PHASE
@@ -76,7 +75,7 @@ def _kept(slots: dict[str, Any]) -> list[int]:
 def _impossible_row(simulation: Simulation) -> str:
     rows, settings = simulation.journal(), simulation.settings
     prompt = simulation.requests.prompt_tokens[rows.request_index]
-    room = arrivals(simulation.requests, settings).output[rows.request_index]
+    room = simulation.arrivals.output[rows.request_index]
     finished, bt = rows.status == FINISHED, settings.block_tokens
     bt = 1 if settings.cache.copy_on_write else bt  # a turn forks at a token
     bad = {

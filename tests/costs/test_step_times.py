@@ -80,7 +80,8 @@ def test_the_sources_in_their_order(times, tmp_path):
     assert find_device(str(path)) == DEVICES["h100"]
     assert find_step_times(deployment(), DEFAULTS, H100).origin.kind == "kernels"
     assert find_step_times(deployment(), CostSettings(silicon=False), H100).origin.kind == "roofline"
-    for other in (deployment(kv_dtype="fp8"), deployment("a100"), deployment(dtype="int8")):
+    assert find_step_times(deployment(kv_dtype="fp8"), DEFAULTS, H100).origin.kv_dtype == "fp8"  # derived (kv_times)
+    for other in (deployment("a100"), deployment(dtype="int8")):
         assert find_step_times(other, DEFAULTS, H100).origin.kind == "roofline"
     assert find_step_times(deployment(), DEFAULTS, Wanted("h100", "", "")).origin.kind == "roofline"
 

@@ -24,7 +24,7 @@ from .test_reservation import system as reserving
 from .test_runs import SGLANG, VLLM
 from .workloads import request_table, workloads
 
-NUM_CASES = 2000 if "KVBENCH_LONG" in os.environ else 60
+NUM_CASES = 2000 if "KVBENCH_LONG" in os.environ else 25
 SEARCH = settings(max_examples=NUM_CASES, suppress_health_check=list(HealthCheck), deadline=None)
 
 
@@ -54,7 +54,7 @@ def test_a_head_that_nobody_foresaw_goes_as_soon_as_nothing_runs(system, monkeyp
     def taken(requests, settings):
         return Arrivals(np.full(len(requests), TAKEN), requests.max_tokens, requests.output_tokens)
 
-    monkeypatch.setattr("kvbench.engine.build.arrivals", taken)
+    monkeypatch.setattr("kvbench.cluster.simulation.of_fleet", taken)
     tokens = system.cache.num_blocks * system.block_tokens
     first, large, small = plain(0, output=9), plain(1, 1_000, prompt=tokens + 1), plain(2, 2_000, prompt=10)
     requests = request_table([first, large, small, plain(3, 10**12)])

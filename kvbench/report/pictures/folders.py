@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.config import read_text
 from ...core.errors import UsageError
-from ...core.journal import STEP_COLUMNS
+from ...core.journal import PARTS, STEP_COLUMNS
 from ..csv_files import ITL_COLUMNS, REQUEST_COLUMNS, SUMMARY_COLUMNS
 from ..frames import csv_text
 from ..grid import Grid, GridRow
@@ -130,7 +130,9 @@ def read_folder(path: Path) -> RunFolder:
     other = next((row["schema"] for row in summary if row["schema"] != str(SCHEMA)), None)
     if other is not None:
         raise UsageError(f"{path / 'summary.csv'}: schema {other}, this version reads {SCHEMA}")
-    status, requests = _columns(path / "requests.csv", REQUEST_COLUMNS.split(","))
+    status, requests = _columns(
+        path / "requests.csv", [*REQUEST_COLUMNS.split(","), *(f"time_{part}_ms" for part in PARTS)]
+    )
     steps = None
     if (path / "steps.csv").exists() or (path / "steps.parquet").exists():
         steps = _columns(path / "steps.csv", [name.replace("_ns", "_ms") for name in STEP_COLUMNS])[1]
@@ -194,7 +196,7 @@ def _rows(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _columns(path: Path, needed: Sequence[str]) -> tuple[np.ndarray[Any, Any], dict[str, F64]]:
-    """(status names, column -> numbers): the columns that are needed, whatever else there is."""
+    """(status names, column -> numbers), those that are needed among them."""
     header, *rows = list(csv.reader(io.StringIO(csv_text(path)))) or [[]]
     missing = [name for name in needed if name not in header]
     if missing:
@@ -204,7 +206,7 @@ def _columns(path: Path, needed: Sequence[str]) -> tuple[np.ndarray[Any, Any], d
         raise UsageError(f"{path}: line {line} has not as many cells as the header")
     by_name = dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
     status = np.array(by_name.get("status", ()), dtype=str)
-    numbers = {name: _numbers(by_name[name], path, name) for name in needed if name not in NOT_NUMBERS}
+    numbers = {name: _numbers(by_name[name], path, name) for name in header if name not in NOT_NUMBERS}
     return status, numbers
 
 
