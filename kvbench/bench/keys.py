@@ -9,6 +9,7 @@ from functools import cache
 
 from ..core.config import KeyTree
 from ..core.keys import Key
+from ..costs.graph_keys import GRAPH_KEYS, SYNC_KEYS
 from ..costs.keys import COST_KEYS
 from ..costs.kv_format import KV_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
@@ -92,6 +93,8 @@ def key_tree() -> KeyTree:
         *SCHEDULER_KEYS,
         *BEAM_KEYS,
         *KV_KEYS,
+        *GRAPH_KEYS,
+        *SYNC_KEYS,
         *COST_KEYS,
         *FAULT_KEYS,
         *SLO_KEYS,
