@@ -2,7 +2,8 @@
 
 A hash is odd (chain_hash.py). A tree writes the hash of a block that it has now, and with bit 0 off the one of a block
 that it has no more. A map writes the hash of every block that it was given or that was taken: a block may have twins,
-so whoever reads asks the map whether one is left. The list is part of the eviction order, which both have; a cache that tells nothing pays a comparison a call.
+so whoever reads asks the map whether one is left. The list is part of the eviction order, which both have; a cache that
+tells nothing pays a comparison a call.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _name(order, node):
 
 @jit
 def _chained(order, name, keys, start, stop, tells, gone):
-    """The name of the prefix that goes on from `name` with keys[start:stop]. tells: of these blocks, that they are gone."""
+    """The name of the prefix that goes on from `name` with keys[start:stop]. tells, gone: what of these blocks."""
     for i in range(start, stop):
         name = chain(name, keys[i])
         if tells:

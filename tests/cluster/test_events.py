@@ -93,7 +93,7 @@ def test_who_is_told_does_not_change_what_happens(name):
 @pytest.mark.parametrize("policy", ["kv-aware", "predicted-ttft", "cache-aware", "scorers"])
 @pytest.mark.parametrize("name", ["vllm", "sglang", "vllm-calendar"])
 def test_instantaneous_events_are_the_truth(name, policy):
-    """The last block of a prompt that is all cached is no hit; only prompts of whole blocks could tell the two apart."""
+    """The last block of a prompt that is all cached is no hit; no prompt here is made of whole blocks."""
     routes = []
     for belief in ("truth", "events"):
         simulation = fleet(SYSTEMS[name], 3, policy=policy, belief=belief)
