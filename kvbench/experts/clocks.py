@@ -38,8 +38,10 @@ class Window:
         """(filled steps, layers, num_experts) loads under the map of now, whichever they were counted under."""
         layers = experts.shape[0]
         cells = (experts + np.arange(layers)[:, None] * num_experts).ravel()
-        steps = [np.bincount(cells, row.ravel(), layers * num_experts) for row in self.ring[: max(self.filled, 1)]]
-        return np.stack(steps).reshape(-1, layers, num_experts)
+        found = np.zeros((max(self.filled, 1), layers * num_experts))
+        for step, row in zip(found, self.ring, strict=False):
+            step[:] = np.bincount(cells, row.ravel(), layers * num_experts)
+        return found.reshape(-1, layers, num_experts)
 
 
 class VllmClock:
