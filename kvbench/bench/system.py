@@ -93,6 +93,8 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         dtype=config["dtype"],
         kv_dtype=config["kv_dtype"],
         tp=config["tp"],
+        ep=config["ep"],
+        redundant=config["eplb.redundant"],
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
         kv=_kv_format(config, model, device),
@@ -210,6 +212,12 @@ def _check_ranks(config: Config, model: Model) -> None:
         raise UsageError(
             f"{config.where['dp']}: dp = {dp} ranks step together on the modelled clock, continuously batched; "
             f"{name} = {config[name]} runs one"
+        )
+    if ep == 1 and (config["eplb.mode"] != "off" or config["eplb.redundant"]):
+        name = "eplb.mode" if config["eplb.mode"] != "off" else "eplb.redundant"
+        raise UsageError(
+            f"{config.where[name]}: {name} = {config[name]} places experts, which ep = 1 spreads over nothing; "
+            f"set ep = {devices}" + ("" if devices > 1 else " and dp")
         )
     if ep > 1 and model.moe is None:
         raise UsageError(f"{config.where['ep']}: ep = {ep}: {model.name} has no experts; set ep = 1")

@@ -196,6 +196,7 @@ def land_step(w, e):
     """The step of the engine that has its turn is over: it may plan the next one."""
     land(e, w.commits[w.at])
     tell_ends(w, e)
+    w.listen(e, w.router, e.now)
     w.stepping[w.at] = 0
     w.ready[w.at] = e.now
     w.now = max(w.now, e.now)

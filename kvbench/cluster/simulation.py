@@ -24,6 +24,7 @@ from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
 from ..engine.settings import EngineSettings
 from ..prefix.keys import BlockKeys
+from ..routing.settings import belief_of
 from ..scheduler.shadow import VIOLATIONS
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
@@ -113,8 +114,9 @@ class Simulation:
         self.arrivals = of_fleet(requests, self.fleet.settings)
         shared = share(requests, settings, taken=self.arrivals)
         routed = self.fleet.router is not None
+        events = self.fleet.router is not None and belief_of(self.fleet.router) == "events"
         self.engines: list[Engine] = [
-            build_engine(shared, member.settings, member.tables, number=number, tells_first=routed)
+            build_engine(shared, member.settings, member.tables, number=number, tells_first=routed, tells_blocks=events)
             for number, member in enumerate(self.fleet.members)
         ]
         clients = make_clients(

@@ -112,8 +112,12 @@ def build_engine(
     number: int = 0,
     log: int = 0,
     tells_first: bool = False,
+    tells_blocks: bool = False,
 ) -> Engine:
-    """State of an engine at t = 0. log: how many evictions to record, for tests. tells_first: see Engine."""
+    """State of an engine at t = 0. log: how many evictions to record, for tests. tells_first: see Engine.
+
+    tells_blocks   its cache keeps a list of what it has and has no more, see prefix.changes
+    """
     requests, seqs = shared.requests, shared.seqs
     rules = settings.scheduler
     bt = settings.block_tokens
@@ -138,8 +142,12 @@ def build_engine(
         "slots": _slots(num_slots, max_blocks),
         "rules": _rules(settings, prefill_first, _backup_link(settings, shared.links)),
         "pool": make_pool(blocks, free_order(settings)),
-        "tree": radix_tree(settings, blocks, policy, block_ns, log) if kind == "radix" else make_tree(1, "lru"),
-        "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
+        "tree": radix_tree(settings, blocks, policy, block_ns, log, tells_blocks)
+        if kind == "radix"
+        else make_tree(1, "lru"),
+        "hashes": make_map(blocks, log, policy, block_ns, settings.seed, tells_blocks)
+        if kind == "hash"
+        else make_map(1),
         "block_keys": shared.block_keys,
         "calendar": make_calendar(runs_calendar(settings), bt, num_slots),
         "costs": costs,
@@ -270,11 +278,15 @@ def free_order(settings: EngineSettings) -> str:
     return "unhashed-first"
 
 
-def radix_tree(settings: EngineSettings, blocks: int, policy: Policy, block_ns: I64, log: int = 0) -> RadixTree:
+def radix_tree(
+    settings: EngineSettings, blocks: int, policy: Policy, block_ns: I64, log: int = 0, tells: bool = False
+) -> RadixTree:
     """An empty tree for so many blocks under the rules of the settings."""
     cache = settings.cache
     tail = max(cache.tlru_threshold - cache.tlru_next_prompt_estimate, 0) // settings.block_tokens
-    return make_tree(blocks, policy, log, block_ns, settings.seed, keeps_age=cache.split_keeps_age, tail=tail)
+    return make_tree(
+        blocks, policy, log, block_ns, settings.seed, keeps_age=cache.split_keeps_age, tail=tail, tells=tells
+    )
 
 
 def eviction(settings: EngineSettings) -> Policy:
