@@ -13,6 +13,7 @@ from ..costs.graph_keys import GRAPH_KEYS, SYNC_KEYS
 from ..costs.keys import COST_KEYS
 from ..costs.kv_format import KV_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
+from ..experts.keys import EPLB_KEYS, EXPERT_KEYS
 from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
@@ -96,6 +97,8 @@ def key_tree() -> KeyTree:
         *GRAPH_KEYS,
         *SYNC_KEYS,
         *COST_KEYS,
+        *EXPERT_KEYS,
+        *EPLB_KEYS,
         *FAULT_KEYS,
         *SLO_KEYS,
         *OFFLINE_KEYS,

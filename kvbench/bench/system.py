@@ -32,6 +32,7 @@ from ..engine.settings import (
 )
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
+from .start import check_start
 
 _HOST_LINK_SHARE = 0.8
 """Of the host link's bandwidth that large copies reach."""
@@ -82,8 +83,9 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     device = find_device(config["device"])
     model = find_model(config["model"])
     _check_ranks(config, model)
-    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     config = config.replaced(_closed(config, model), "by model")
+    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
+    check_start(config)
     config = config.replaced(_measured_host(config), config["step_times"] or config["device"])
     deployment = Deployment(
         device=device,
@@ -91,6 +93,8 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         dtype=config["dtype"],
         kv_dtype=config["kv_dtype"],
         tp=config["tp"],
+        ep=config["ep"],
+        redundant=config["eplb.redundant"],
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
         kv=_kv_format(config, model, device),
@@ -148,9 +152,10 @@ def _measured_system(config: Config) -> System:
     check_config(config)
     device, shape = this_machine(), model_config(config)
     model = catalogue_model(model_name(config), shape)
-    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     if config["max_model_len"] == 0:
         config = config.replaced({"max_model_len": model.max_positions}, "by model")
+    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
+    check_start(config)
     budget = cpu_budget(config, shape)
     config = config.replaced({"cache.blocks": budget.num_blocks, "kv_dtype": "bf16"}, "memory budget")
     deployment = Deployment(device, model, "bf16", "bf16", 1, config["block_tokens"], config["max_model_len"])
@@ -207,6 +212,12 @@ def _check_ranks(config: Config, model: Model) -> None:
         raise UsageError(
             f"{config.where['dp']}: dp = {dp} ranks step together on the modelled clock, continuously batched; "
             f"{name} = {config[name]} runs one"
+        )
+    if ep == 1 and (config["eplb.mode"] != "off" or config["eplb.redundant"]):
+        name = "eplb.mode" if config["eplb.mode"] != "off" else "eplb.redundant"
+        raise UsageError(
+            f"{config.where[name]}: {name} = {config[name]} places experts, which ep = 1 spreads over nothing; "
+            f"set ep = {devices}" + ("" if devices > 1 else " and dp")
         )
     if ep > 1 and model.moe is None:
         raise UsageError(f"{config.where['ep']}: ep = {ep}: {model.name} has no experts; set ep = 1")

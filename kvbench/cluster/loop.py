@@ -39,6 +39,7 @@ from ..engine.step import (
     lag,
     land,
     launch,
+    nothing_runs,
     plan_step,
     read_inbox,
 )
@@ -49,6 +50,7 @@ from ..routing.router import NO_ENGINE
 from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
+from ..scheduler.side import BOTH
 from ..scheduler.state_columns import NO_FAULT, NO_SEQ, STUCK, TOKENIZING
 from ..scheduler.state_columns import ROUTED as ON_ITS_WAY
 from .routing import hear_first_tokens, left, look_at_all, send_out, tokenise
@@ -79,8 +81,8 @@ def tell(w, k, kind, subject, now):
     """Something reaches an engine; one that waits for it has its turn."""
     e = w.engines[k]
     post(e.inbox, kind, subject)
-    if w.stepping[k] == 0:  # a static batch tells late of those that were done early
-        w.ready[k] = min(w.ready[k], max(now, e.now))
+    if w.stepping[k] == 0:
+        w.ready[k] = min(w.ready[k], now)
 
 
 @inline
@@ -175,7 +177,7 @@ def tell_ends(w, e):
 
 @jit
 def unstick(w):
-    """No engine can plan and nothing will happen: the head of a queue can never run. False: nobody waits."""
+    """No engine can plan and nothing will happen: the head of a queue goes, for all to end. False: nobody waits."""
     for k in range(w.ready.size):
         e = w.engines[k]
         e.now = max(e.now, w.now)
@@ -194,6 +196,7 @@ def land_step(w, e):
     """The step of the engine that has its turn is over: it may plan the next one."""
     land(e, w.commits[w.at])
     tell_ends(w, e)
+    w.listen(e, w.router, e.now)
     w.stepping[w.at] = 0
     w.ready[w.at] = e.now
     w.now = max(w.now, e.now)
@@ -201,15 +204,21 @@ def land_step(w, e):
 
 @inline
 def nothing_planned(w, e, k, status):
-    """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for a change."""
+    """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for what will change.
+
+    Where nothing runs and no copy is under way, nothing will: the head of the queue can never run, and goes.
+    """
     w.ready[k] = NEVER_NS
     if status == EMPTY:
-        tell_ends(w, e)  # a retraction gave up on the last one that ran
         e.empty_plans += 1
         if e.empty_plans <= _EMPTY_PLANS:
             w.ready[k] = e.now
         else:
             e.empty_plans = 0
+            is_still = w.links.next_ns == NEVER_NS and nothing_runs(e)
+            if is_still and e.side.role == BOTH and drop_head(e):
+                w.ready[k] = e.now
+        tell_ends(w, e)  # also of one that a retraction gave up
 
 
 def _advance(w, until_ns, max_steps, measured):

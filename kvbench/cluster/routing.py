@@ -6,13 +6,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numba import njit, types
 
 from ..client.clients import READY, ROUTED, close, send
 from ..core.jit import PLAIN, inline, jit
 from ..kernels.event_heap import push_event
 from ..prefix import block_hash, radix
+from ..prefix.changes import IS_STORED
 from ..prefix.keys import fill_keys
+from ..routing.late import tell_block
 from ..routing.router import ENDED, FIRST_TOKEN, NO_ENGINE, SENT, Router, report
 from ..scheduler import kv
 from ..scheduler.mail import ACCEPT, is_unread, take
@@ -46,8 +49,11 @@ def decide(w, seq, now):
     c, router = w.clients, w.router
     if router.wants_load or router.wants_truth:
         look_at_all(w, seq, now)
+    if router.wants_events and router.delay_ns == 0:  # else they come when a step lands
+        for k in range(w.ready.size):
+            w.listen(w.engines[k], router, now)
     k = w.route(router, c.seqs, seq, now)
-    if k == NO_ENGINE:
+    if k < 0:
         close(c, seq, FAILED, now)
         return
     c.seqs.engine[seq] = k
@@ -65,7 +71,9 @@ def tokenise(w, seq, now):
     """A prompt has reached the server of its engine."""
     q = w.clients.seqs
     if q.state[seq] == TOKENIZING:  # else cancelled meanwhile
-        q.queued[seq] = tokenized_ns(w.engines[q.engine[seq]].stages, now, q.prompt[seq])
+        first = q.first[q.request[seq]]
+        twin_ns = q.queued[first] if q.engine[first] == q.engine[seq] else np.int64(-1)
+        q.queued[seq] = tokenized_ns(w.engines[q.engine[seq]].stages, now, q.prompt[seq], twin_ns)
         push_event(w.clients.events, q.queued[seq], READY, seq)
 
 
@@ -103,7 +111,21 @@ def look(e, router, seq):
         router.truth[e.number] = _cached_tokens(e, seq)
 
 
-def ignore(e, router, seq):
+def listen(e, router, now):
+    """The router is told what the cache of an engine has and has no more since it was asked last."""
+    order = e.tree.order
+    hashed = e.rules.cache_kind == HASHED
+    if hashed:
+        order = e.hashes.order
+    for i in range(order.num_changes):
+        change = order.changes[i]
+        if hashed and not block_hash.is_known(e.hashes, e.pool, change):
+            change ^= IS_STORED
+        tell_block(router, e.number, change, now)
+    order.num_changes = 0
+
+
+def ignore(e, router, subject):
     """Of a router that asks no engine."""
 
 
@@ -152,8 +174,16 @@ if not PLAIN:
     LOOK_FUNCTION = types.FunctionType(types.void(Engine.numba_type, Router.numba_type, types.int64))
 
 
-@cache
 def look_pointer(looks: bool) -> Callable[[Engine, Router, int], None]:
     """`look`, compiled only where a router wants to know."""
-    verb = look if looks else ignore
+    return _pointer(look if looks else ignore)
+
+
+def listen_pointer(listens: bool) -> Callable[[Engine, Router, int], None]:
+    """`listen`, compiled only where a router wants to know."""
+    return _pointer(listen if listens else ignore)
+
+
+@cache
+def _pointer(verb: Callable[..., None]) -> Any:
     return verb if PLAIN else njit(LOOK_FUNCTION.signature, cache=True, nogil=True, error_model="numpy")(verb)

@@ -16,13 +16,15 @@ from ..core.journal import Counters
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
+from ..engine.arrival import of_fleet
 from ..engine.attribution import parts_of
-from ..engine.build import build_engine, capacity_tokens, share
+from ..engine.build import build_engine, share
 from ..engine.disciplines import units
 from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
 from ..engine.settings import EngineSettings
 from ..prefix.keys import BlockKeys
+from ..routing.settings import belief_of
 from ..scheduler.shadow import VIOLATIONS
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
@@ -109,10 +111,12 @@ class Simulation:
         self.fleet.check()
         verbs = {unit.name: unit for of in self.fleet.settings for unit in units(of)}
         helpers = begin((*verbs.values(), UNIT))
-        shared = share(requests, settings)
+        self.arrivals = of_fleet(requests, self.fleet.settings)
+        shared = share(requests, settings, taken=self.arrivals)
         routed = self.fleet.router is not None
+        events = self.fleet.router is not None and belief_of(self.fleet.router) == "events"
         self.engines: list[Engine] = [
-            build_engine(shared, member.settings, member.tables, number=number, tells_first=routed)
+            build_engine(shared, member.settings, member.tables, number=number, tells_first=routed, tells_blocks=events)
             for number, member in enumerate(self.fleet.members)
         ]
         clients = make_clients(
@@ -120,9 +124,6 @@ class Simulation:
             shared.seqs,
             concurrency=settings.concurrency * max(settings.beam.width, 1),
             closed_loop=settings.closed_loop,
-            refuse=True,
-            capacity_tokens=max(map(capacity_tokens, self.fleet.settings)),
-            max_model_len=settings.max_model_len,
         )
         helpers.finish()
         self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared))

@@ -21,7 +21,7 @@ from ..memory.operations import Operations
 from ..routing.policies import RouterVerbs
 from ..routing.router import HEAR_FUNCTION, ROUTE_FUNCTION, UNKNOWN, Router
 from ..scheduler.state import Engine
-from .routing import LOOK_FUNCTION, look_pointer
+from .routing import LOOK_FUNCTION, listen_pointer, look_pointer
 
 if PLAIN:
     ENGINES = VERBS = CANCELS = None
@@ -39,7 +39,7 @@ class World:
     schedules, commits, cancels, watches   verbs of its scheduler, and what looks at each step
     landings    what it does when an operation has ended
     operations, links   what moves beside the steps; end_next: see memory.links
-    router, route, hear, look   who chooses an engine, and its verbs (routing.router, cluster.routing)
+    router, route, hear, look, listen   who chooses an engine, and its verbs (routing.router, cluster.routing)
     route_ns    (sequences or 0,) what the decision on each takes
     predicted   (sequences or 0,) tokens that the router believed cached where it sent it
     refresh_ns  between two reports of load to the router; 0 = none
@@ -65,6 +65,7 @@ class World:
     route: "ROUTE_FUNCTION"
     hear: "HEAR_FUNCTION"
     look: "LOOK_FUNCTION"
+    listen: "LOOK_FUNCTION"
     route_ns: "i8[::1]"
     predicted: "i8[::1]"
     refresh_ns: "i8"
@@ -107,6 +108,7 @@ def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing) ->
         routing.verbs.route,
         routing.verbs.hear,
         look_pointer(looks),
+        listen_pointer(router.wants_events),
         routing.route_ns,
         np.full(routing.route_ns.size, UNKNOWN, np.int64),
         routing.refresh_ns,

@@ -36,6 +36,7 @@ _JITTED_ROOMS = (
     "costs",
     "memory",
     "prefix",
+    "experts",
     "scheduler",
     "client",
     "routing",

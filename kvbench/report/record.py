@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..metrics.latency import Summary
+from .experts import ExpertReport
 
 SCHEMA = 1
 """Of every file; rises when a column or key changes its meaning."""
@@ -34,6 +35,7 @@ class RunRecord:
     measured      measured clock: (name, text) of what was measured beside latencies
     copy_on_write, allocation   rules of the cache that the table shows more of
     slo           bounds of the goodput, as --goodput takes them
+    ranks         of ranks that step together
     complete      False when the run was interrupted
     """
 
@@ -66,3 +68,4 @@ class RunRecord:
     slo: str = ""
     measured: tuple[tuple[str, str], ...] = ()
     step_error: str = ""
+    ranks: ExpertReport | None = None

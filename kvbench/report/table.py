@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..core.printable import printable
 from ..metrics.latency import Summary
 from ..metrics.percentiles import SMALLEST_FOR_P99, Distribution
+from .experts import expert_lines
 from .record import RunRecord
 
 WIDTH = 100
@@ -34,6 +35,7 @@ def run_table(record: RunRecord) -> str:
         labelled(_totals(record.summary, record.slo)),
         _latencies(record.summary),
         labelled(_cache(record)),
+        labelled(expert_lines(record.ranks) if record.ranks is not None else []),
         labelled(list(record.measured)),
         labelled(_memory(record)),
     ]
