@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from ..cluster.keys import FLEET_KEYS
 from ..core.config import KeyTree
 from ..core.keys import Key
 from ..costs.keys import COST_KEYS
@@ -14,6 +15,7 @@ from ..costs.kv_format import KV_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
 from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
+from ..routing.settings import ROUTER_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
 from ..scheduler.presets import DEFAULT_PRESET
 from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
@@ -91,6 +93,8 @@ def key_tree() -> KeyTree:
         *CACHE_KEYS,
         *SCHEDULER_KEYS,
         *BEAM_KEYS,
+        *FLEET_KEYS,
+        *ROUTER_KEYS,
         *KV_KEYS,
         *COST_KEYS,
         *FAULT_KEYS,

@@ -34,6 +34,7 @@ from ..scheduler.presets import find_preset
 from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
+from .fleet import fleet_of, with_fleet
 from .kv_notes import kv_notes
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
@@ -107,6 +108,7 @@ def run(
         target = target_notes(system.config["sharing.hit_rate"], bounds.infinite, counters.admitted_prompt_tokens)
         record = _record(configured, system, costs, requests, journal, counters, summary, complete, target)
         record = _with_measures(record, system, simulation)
+        record = with_fleet(record, simulation, journal)
     document = run_document(record, _details(configured, system, costs, trace, stages))
     if isinstance(simulation, MeasuredRun):
         document["measured"] = details(simulation)
@@ -122,6 +124,10 @@ def _simulation(system: System, requests: Requests, costs: Costs) -> Simulation:
         from ..cluster.lockstep_simulation import LockstepSimulation
 
         return prepared(LockstepSimulation(requests, system.settings, costs.tables, dp, system.config["dp_deal"]))
+    fleet = fleet_of(system, requests)
+    if fleet is not None:
+        first = fleet.members[0]
+        return prepared(Simulation(requests, first.settings, first.tables, fleet))
     return prepared(Simulation(requests, system.settings, costs.tables))
 
 

@@ -30,6 +30,7 @@ from ..engine.settings import (
 )
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
+from .fleet import check_fleet, closed_groups
 
 _HOST_LINK_SHARE = 0.8
 """Of the host link's bandwidth that large copies reach."""
@@ -61,10 +62,12 @@ class System:
     """What a run is made of, besides its requests.
 
     config   every key, nothing open
+    asked    the same as it was asked for: engines of a fleet may close what is open in another way
     budget   of each device; `num_blocks` is what would fit, settings.cache.num_blocks what is used
     """
 
     config: Config
+    asked: Config
     deployment: Deployment
     budget: MemoryBudget
     costs: CostSettings
@@ -73,10 +76,12 @@ class System:
 
 def build_system(config: Config, record_steps: bool = False) -> System:
     """Close every open key and make the engine's settings. UsageError: cannot run, does not fit."""
+    check_fleet(config)
+    asked = config
     config = _step_after_step(config)
     _check_runnable(config)
     if config["clock"] == "measured":
-        return _measured_system(config)
+        return _measured_system(config, asked)
     device = find_device(config["device"])
     model = find_model(config["model"])
     _check_ranks(config, model)
@@ -102,7 +107,9 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
-    return System(config, deployment, budget, costs, settings)
+    if config["fleet.group"]:
+        config = config.replaced({"fleet.group": closed_groups(asked, config)}, config.where["fleet.group"])
+    return System(config, asked, deployment, budget, costs, settings)
 
 
 def _kv_format(config: Config, model: Model, device: Device) -> KvFormat:
@@ -116,7 +123,7 @@ def _kv_format(config: Config, model: Model, device: Device) -> KvFormat:
     return kv
 
 
-def _measured_system(config: Config) -> System:
+def _measured_system(config: Config, asked: Config) -> System:
     """The same for a model that runs on this machine."""
     from .measured import (  # here: it needs NumPy, and `kvbench config` answers without
         catalogue_model,
@@ -142,7 +149,7 @@ def _measured_system(config: Config) -> System:
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
-    return System(config, deployment, budget, costs, settings)
+    return System(config, asked, deployment, budget, costs, settings)
 
 
 def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs: CostSettings) -> int:

@@ -35,6 +35,7 @@ def counters_of(engines: Sequence[Engine], settings: EngineSettings, now_ns: int
         p["saved"] = p["table_us"] - p["used_us"]
     return Counters(
         end_ns=max(now_ns, *(p["now"] for p in parts)),
+        num_engines=len(engines),
         num_steps=total("num_steps"),
         decode_steps=total("decode_steps"),
         prefill_steps=total("prefill_steps"),

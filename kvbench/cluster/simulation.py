@@ -278,7 +278,12 @@ class Simulation:
         """What only a fleet has for each sequence."""
         if self.fleet.router is None:
             return {}
-        return {"engine": sequences["engine"], "predicted_cached_tokens": self.world.predicted.copy()}
+        route_ns = np.where(sequences["engine"] >= 0, self.world.route_ns, core_journal.NEVER)
+        return {
+            "engine": sequences["engine"],
+            "predicted_cached_tokens": self.world.predicted.copy(),
+            "route_ns": route_ns,
+        }
 
     def admissions(self) -> Admissions:
         """Sequences that were admitted so far."""
@@ -291,3 +296,18 @@ class Simulation:
     def counters(self) -> Counters:
         """Totals so far, of all engines."""
         return counters_of(self.engines, self.settings, int(self.world.now))
+
+    def counters_by_engine(self) -> list[Counters]:
+        """The same, of each."""
+        now = int(self.world.now)
+        members = zip(self.engines, self.fleet.members, strict=True)
+        return [counters_of([e], member.settings, now) for e, member in members]
+
+    def first_keys(self) -> I64:
+        """(sequences,) the first block of each in its namespace, by a number; NEVER: it fills no block."""
+        keys, q = self.engine.block_keys, self.engine.seqs
+        has_one = np.diff(keys.offset) > 0
+        first = np.full(has_one.size, core_journal.NEVER)
+        pair = np.stack([q.namespace[has_one], keys.key[keys.offset[:-1][has_one]]])
+        first[has_one] = np.unique(pair, axis=1, return_inverse=True)[1].reshape(-1)
+        return first

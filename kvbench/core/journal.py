@@ -150,6 +150,7 @@ class Counters:
     """Of it, what the device waited for; the rest is hidden behind a running step (overlap)."""
     device_ns: int
     """Time in which the device computed."""
+    num_engines: int = 1
     backup_blocks: int = 0
     """Blocks copied to host memory beside the steps."""
     backup_ns: int = 0

@@ -203,7 +203,10 @@ def _scalars(
         "host_time": (counters.host_ns / NS_PER_S, "s"),
         "host_time_exposed": (counters.exposed_host_ns / NS_PER_S, "s"),
         "device_time": (counters.device_ns / NS_PER_S, "s"),
-        "device_idle": (None if requests.excluded else _share_idle(counters.device_ns, wall_ns), "share of duration"),
+        "device_idle": (
+            None if requests.excluded else _share_idle(counters.device_ns, wall_ns * counters.num_engines),
+            "share of duration",
+        ),
         "saved_blocks_mean": (float(counters.saved_blocks_mean), "blocks"),
         "saved_blocks_share": (float(counters.saved_blocks_share), "share of blocks without sharing"),
         "copied_blocks": (int(counters.copied_blocks), "blocks"),

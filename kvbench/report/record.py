@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..metrics.latency import Summary
 
@@ -17,6 +19,22 @@ class MemoryLine:
     name: str
     num_bytes: int
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report that only some runs have.
+
+    name      its key in run.json
+    text      as the table shows it
+    figures   for run.json: plain dicts, lists and numbers
+    files     name -> text of files beside the others
+    """
+
+    name: str
+    text: str
+    figures: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,7 @@ class RunRecord:
     copy_on_write, allocation   rules of the cache that the table shows more of
     slo           bounds of the goodput, as --goodput takes them
     complete      False when the run was interrupted
+    sections      what only some runs have
     """
 
     run: str
@@ -66,3 +85,4 @@ class RunRecord:
     slo: str = ""
     measured: tuple[tuple[str, str], ...] = ()
     step_error: str = ""
+    sections: tuple[Section, ...] = ()

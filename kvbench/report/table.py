@@ -33,6 +33,7 @@ def run_table(record: RunRecord) -> str:
         labelled(_head(record)),
         labelled(_totals(record.summary, record.slo)),
         _latencies(record.summary),
+        *(section.text for section in record.sections),
         labelled(_cache(record)),
         labelled(list(record.measured)),
         labelled(_memory(record)),
