@@ -24,7 +24,7 @@ from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the peer is built by the tests
 
-from kvbench.core.jit import compile_watch
+from kvbench.core.compile_watch import compile_watch
 from kvbench.model.config import ModelConfig, named
 from kvbench.model.forward import Model
 from kvbench.model.weights import Weights, random_weights

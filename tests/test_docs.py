@@ -1,6 +1,7 @@
 """Every command that a page of docs/ shows is understood, and what it says they print they print.
 
-Parsing is checked always. The outputs take half a minute with a compiled engine: compared under KVBENCH_LONG=1.
+Parsing is checked always, and the page on caches with its picture: outputs of plain Python. The others take half a
+minute with a compiled engine: compared under KVBENCH_LONG=1.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from kvbench.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+PICTURES = ROOT / "docs" / "pictures"
+FAST = "cache"
+"""The page whose output and picture plain Python makes in seconds."""
+LONG = pytest.mark.skipif(os.environ.get("KVBENCH_LONG") != "1", reason="compiles the engine: KVBENCH_LONG=1")
 OUTPUTS = [
     (page, found)
     for page in PAGES
@@ -65,15 +70,62 @@ def test_an_unknown_option_is_noticed():
     assert sum(len(shown(page)) for page in PAGES) > 15
 
 
-@pytest.mark.skipif(os.environ.get("KVBENCH_LONG") != "1", reason="compiles the engine: KVBENCH_LONG=1")
+def printed(command: str, *more: str, plain: bool) -> list[str]:
+    """Lines of stdout, with an engine as plain Python or compiled."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1" if plain else "0"}
+    line = [sys.executable, "-m", "kvbench", *shlex.split(command), *more, "-q"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600, env=environment, check=True)
+    return [text.rstrip() for text in done.stdout.rstrip().splitlines()]
+
+
+def lines_of(output: str) -> list[str]:
+    return re.sub(r"^    ", "", output, flags=re.M).rstrip().splitlines()
+
+
+@LONG
 @pytest.mark.parametrize(("page", "block"), OUTPUTS, ids=[f"{page.stem}{i}" for i, (page, _) in enumerate(OUTPUTS)])
 def test_pages_show_what_is_printed(page, block):
     command, output = block
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "0"}
-    line = [sys.executable, "-m", "kvbench", *shlex.split(command), "-q"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600, env=environment, check=True)
-    printed = [text.rstrip() for text in done.stdout.rstrip().splitlines()]
-    assert re.sub(r"^    ", "", output, flags=re.M).rstrip().splitlines() == printed
+    assert lines_of(output) == printed(command, plain=False)
+
+
+def test_a_page_and_its_picture_are_what_plain_python_makes(tmp_path):
+    [(command, output)] = [block for page, block in OUTPUTS if page.stem == FAST]
+    [(drawing, picture)] = [found for found in drawings() if found[0].startswith(command)]
+    assert drawing == command
+    drawn = tmp_path / "drawn.svg"
+    assert lines_of(output) == printed(command, "--plot", str(drawn), plain=True)
+    assert drawn.read_bytes() == picture.read_bytes()
+    for other in PICTURES.glob("*.svg"):  # colours and type of a year ago would stand beside today's
+        assert style(other) == style(drawn), other.name
+
+
+def style(picture: Path) -> str:
+    found = re.search(r"<style>.*?</style>", picture.read_text(encoding="utf-8"), re.S)
+    assert found, picture.name
+    return found[0]
+
+
+def drawings() -> list[tuple[str, Path]]:
+    """Every picture of a page and the command, on that page, that draws it."""
+    found = []
+    for page in PAGES:
+        for line in re.findall(r"^ {4}\$ kvbench (.*)$", page.read_text(encoding="utf-8"), re.M):
+            match = re.fullmatch(r"(.*) --plot (\S+\.svg)", line)
+            if match and (PICTURES / match[2]).exists():
+                found.append((match[1], PICTURES / match[2]))
+    return found
+
+
+def test_every_picture_has_its_command():
+    assert {path.name for _, path in drawings()} == {path.name for path in PICTURES.glob("*.svg")}
+
+
+@LONG
+@pytest.mark.parametrize(("command", "picture"), drawings(), ids=[path.stem for _, path in drawings()])
+def test_pictures_are_what_is_drawn_today(command, picture, tmp_path):
+    printed(command, "--plot", str(tmp_path / "drawn.svg"), plain=False)
+    assert (tmp_path / "drawn.svg").read_bytes() == picture.read_bytes()
 
 
 def test_the_table_of_arrays_is_that_of_the_docstrings():

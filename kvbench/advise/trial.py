@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ..bench.configure import Configured
 from ..bench.run import run
 from ..bench.system import build_system
+from ..core.compile_watch import compile_watch
 from ..core.errors import KvbenchError
-from ..core.jit import compile_watch
 from ..metrics.latency import promised_value
 from ..metrics.slo import Promise
 from ..report.record import RunRecord

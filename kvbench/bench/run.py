@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..cluster.simulation import Simulation
+from ..core.compile_watch import compile_watch
 from ..core.errors import UsageError
-from ..core.jit import compile_watch
 from ..core.journal import REFUSED, Counters, Journal
 from ..core.requests import Requests
 from ..costs.step_times import Costs

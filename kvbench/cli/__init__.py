@@ -36,6 +36,7 @@ from .sweep import sweep_command
 from .trace import trace_command
 from .validate import validate_command
 from .verify import verify_command
+from .warm import warm_command
 
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """What writing to a full disk, or to what was closed, gives. Files that kvbench writes have a line of their own."""
@@ -77,6 +78,7 @@ app.add_command(advise_command, "advise")
 app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
 app.add_command(device_command, "device")
+app.add_command(warm_command, "warm")
 app.add_command(completion_command, "completion")
 app.add_command(validate_command, "validate")
 app.add_command(calibrate_command, "calibrate")

@@ -31,7 +31,7 @@ def kernels_command(**parameters: Any) -> int:
     not in it, and shown. --check exits with 1 when a variant is wrong.
     """
     _refuse_what_does_not_go_together(parameters)
-    from ..core.jit import compile_watch
+    from ..core.compile_watch import compile_watch
     from ..speed.sizes import Sizes, enough_memory
 
     compile_watch.quiet = parameters["quiet"]

@@ -232,7 +232,7 @@ def _replay(configuration: Configured, parameters: dict[str, Any]) -> int:
 
 
 def quiet_compiler(quiet: bool) -> None:
-    from ..core.jit import compile_watch
+    from ..core.compile_watch import compile_watch
 
     compile_watch.quiet = quiet
 

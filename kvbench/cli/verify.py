@@ -32,7 +32,7 @@ def golden_command(folder: str, as_json: bool, quiet: bool) -> int:
     recorded value is compared. Exit code 1 when a stream differs, or is of an engine, version or component that
     kvbench does not know.
     """
-    from ..core.jit import compile_watch
+    from ..core.compile_watch import compile_watch
 
     compile_watch.quiet = quiet
     from ..report.golden_table import StreamLine, golden_report
@@ -79,7 +79,7 @@ def fuzz_command(
     memory has to be free or cached, and counters the sums of their rows. Exit code 1 when something is wrong; the
     report gives the smallest command found that shows it.
     """
-    from ..core.jit import compile_watch
+    from ..core.compile_watch import compile_watch
 
     compile_watch.quiet = quiet
     from ..report.fuzz_table import FuzzFailure, FuzzLine, fuzz_report
@@ -131,7 +131,7 @@ def faults_command(as_json: bool, quiet: bool) -> int:
     of counters and rows. The right engine has to pass, the broken one to be caught; what was reported as a figure is
     measured. Exit code 1 when one of them does not behave.
     """
-    from ..core.jit import compile_watch
+    from ..core.compile_watch import compile_watch
 
     compile_watch.quiet = quiet
     from ..report.faults_table import FaultLine, FigureLine, faults_report
@@ -182,7 +182,7 @@ def tokens_command(
     blocks, copies to the host. The sampled tokens of every sequence are compared with those of a plain run. Exit
     code 1 when one differs (exact numerics).
     """
-    from ..core.jit import compile_watch
+    from ..core.compile_watch import compile_watch
 
     compile_watch.quiet = quiet
     from ..report.tokens_table import tokens_report

@@ -28,6 +28,7 @@ from ..client.clients import (
     next_held,
     next_time,
 )
+from ..core.ahead import Unit
 from ..core.jit import PLAIN, inline, jit
 from ..core.units import NEVER_NS
 from ..engine.step import (
@@ -271,6 +272,10 @@ def _advance(w, until_ns, max_steps, measured):
         w.ready[k] = e.now
         w.stepping[k] = 1
     return SLICE_OVER
+
+
+UNIT = Unit("cluster.loop", __name__, "compiled_advance", (), 10.0)
+"""The loop, to be compiled ahead."""
 
 
 @cache

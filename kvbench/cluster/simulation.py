@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..client.clients import FLUSH, REPORT, announce, make_clients
 from ..core import journal as core_journal
+from ..core.ahead import begin
 from ..core.errors import KvbenchError
 from ..core.journal import Counters
 from ..core.requests import I64, Requests
@@ -17,6 +18,7 @@ from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
 from ..engine.attribution import parts_of
 from ..engine.build import build_engine, capacity_tokens, share
+from ..engine.disciplines import units
 from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
 from ..engine.settings import EngineSettings
@@ -39,7 +41,7 @@ from ..scheduler.state_columns import (
 from .counters import counters_of
 from .fleet import Fleet, Member, routing_of
 from .flush import Flushes
-from .loop import CONTROL, DONE, FAULT, PAUSED, advance
+from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
 from .world import make_world
 
 _SLICE_STEPS = 20_000
@@ -105,6 +107,8 @@ class Simulation:
         self.settings = settings
         self.fleet = fleet or Fleet((Member(settings, tables),))
         self.fleet.check()
+        verbs = {unit.name: unit for of in self.fleet.settings for unit in units(of)}
+        helpers = begin((*verbs.values(), UNIT))
         shared = share(requests, settings)
         routed = self.fleet.router is not None
         self.engines: list[Engine] = [
@@ -120,6 +124,7 @@ class Simulation:
             capacity_tokens=max(map(capacity_tokens, self.fleet.settings)),
             max_model_len=settings.max_model_len,
         )
+        helpers.finish()
         self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared))
         self._is_prepared = settings.cache.state == "cold"
         self._flushes = Flushes(requests, settings)

@@ -15,7 +15,7 @@ from ..client.clients import Clients
 from ..core.jit import PLAIN, struct
 from ..core.requests import I64
 from ..core.units import NEVER_NS
-from ..engine.disciplines import discipline_of, landing_of, watch_of
+from ..engine.disciplines import CANCEL, VERB, discipline_of, landing_of, watch_of
 from ..memory.links import LAND_FUNCTION, Links, end_pointer
 from ..memory.operations import Operations
 from ..routing.policies import RouterVerbs
@@ -27,8 +27,7 @@ if PLAIN:
     ENGINES = VERBS = CANCELS = None
 else:
     ENGINES = types.ListType(Engine.numba_type)
-    VERBS = types.ListType(types.FunctionType(types.void(Engine.numba_type)))
-    CANCELS = types.ListType(types.FunctionType(types.void(Engine.numba_type, types.int64)))
+    VERBS, CANCELS = types.ListType(VERB), types.ListType(CANCEL)
 
 
 @struct

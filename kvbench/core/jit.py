@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -23,9 +22,9 @@ import numba
 import numpy as np
 from numba import config as numba_config
 from numba import njit, types
-from numba.core import event
 from numba.experimental import structref
 
+from . import compile_watch as _compile_watch  # noqa: F401  # from here on it hears of what compiles
 from .cache_folder import cache_root, choose_cache
 
 PLAIN = bool(numba_config.DISABLE_JIT)
@@ -92,39 +91,6 @@ _load_array_math_without_blas()
 CACHE_DIR = cache_root() / source_digest() if PLAIN else choose_cache(source_digest())
 if not PLAIN:
     numba_config.CACHE_DIR = str(CACHE_DIR)
-
-
-class CompileWatch(event.Listener):  # type: ignore[misc]
-    """Counts functions that are really compiled (not loaded) and says so once on stderr."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.functions = 0
-        self.quiet = False
-        self._depth = 0
-        self._start = 0.0
-
-    def on_start(self, event: Any) -> None:
-        if self._depth == 0:
-            self._start = time.perf_counter()
-            if self.functions == 0 and not self.quiet:
-                print(
-                    "kvbench: compiling for this machine (first run after an install or an update; "
-                    "kept for the next one)",
-                    file=sys.stderr,
-                    flush=True,
-                )
-        self._depth += 1
-        self.functions += 1
-
-    def on_end(self, event: Any) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self.seconds += time.perf_counter() - self._start
-
-
-compile_watch = CompileWatch()
-event.register("numba:compile", compile_watch)
 
 
 jit = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)

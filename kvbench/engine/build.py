@@ -99,18 +99,19 @@ def capacity_tokens(settings: EngineSettings) -> int:
     blocks, bt = settings.cache.num_blocks, settings.block_tokens
     if settings.cache.allocation == "buddy":
         return (1 << blocks.bit_length() - 1) * bt
-    if _is_prefill_first(settings):  # admission asks for strictly more than prompt + output + one block
+    if is_prefill_first(settings):  # admission asks for strictly more than prompt + output + one block
         return blocks * bt - bt - 1
     return blocks * bt
 
 
 def _pool_kind(settings: EngineSettings) -> str:
     """Whose pool it has; SGLang's decode side has a ring, with a tree or without."""
-    is_ring = settings.role == "decode" and _is_prefill_first(settings) and settings.cache.kind == "none"
+    is_ring = settings.role == "decode" and is_prefill_first(settings) and settings.cache.kind == "none"
     return "radix" if is_ring else settings.cache.kind
 
 
-def _is_prefill_first(settings: EngineSettings) -> bool:
+def is_prefill_first(settings: EngineSettings) -> bool:
+    """Whether prefills go before decodes; a static batch knows neither rule."""
     return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
 
 
@@ -127,7 +128,7 @@ def build_engine(
     requests, seqs = shared.requests, shared.seqs
     rules = settings.scheduler
     bt = settings.block_tokens
-    prefill_first = _is_prefill_first(settings)
+    prefill_first = is_prefill_first(settings)
     num = int(seqs.request.size)
     num_slots = min(rules.max_running_requests if prefill_first else rules.max_num_seqs, num) + 4
     num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
@@ -138,7 +139,6 @@ def build_engine(
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
     kind = _pool_kind(settings)
-    fast = settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
     blocks = settings.cache.num_blocks
     if blocks < 1:
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
@@ -152,7 +152,7 @@ def build_engine(
         "tree": radix_tree(settings, blocks, policy, block_ns, log) if kind == "radix" else make_tree(1, "lru"),
         "hashes": make_map(blocks, log, policy, block_ns, settings.seed) if kind == "hash" else make_map(1),
         "block_keys": shared.block_keys,
-        "calendar": make_calendar(fast, bt, num_slots),
+        "calendar": make_calendar(runs_calendar(settings), bt, num_slots),
         "costs": costs,
         "operations": shared.operations,
         "links": shared.links,
@@ -233,6 +233,11 @@ def _scratch(settings: EngineSettings, num_slots: int, max_blocks: int) -> dict[
 def _ratio_start(settings: EngineSettings) -> float:
     rules = settings.scheduler
     return min(rules.init_new_token_ratio * rules.schedule_conservativeness, 1.0)
+
+
+def runs_calendar(settings: EngineSettings) -> bool:
+    """Whether the engine takes the calendar path."""
+    return settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
 
 
 def calendar_fits(settings: EngineSettings) -> bool:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from numba import types
+
+from ..core.ahead import Unit
+from ..core.jit import PLAIN
 from ..scheduler import (
     backup,
     copy_on_write,
@@ -19,7 +24,13 @@ from ..scheduler import (
 )
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import NO_LINK, PAGED
-from ..scheduler.waiting_order import FCFS
+from ..scheduler.waiting_order import FCFS, order_of
+from .build import is_prefill_first, runs_calendar
+from .settings import EngineSettings
+
+VERB = None if PLAIN else types.FunctionType(types.void(Engine.numba_type))
+CANCEL = None if PLAIN else types.FunctionType(types.void(Engine.numba_type, types.int64))
+"""Types of the pointers that the loop calls."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +70,72 @@ DISCIPLINES["reservation"] = replace(DISCIPLINES["token_budget"], name="reservat
 
 def discipline_of(engine: Engine) -> Discipline:
     """The scheduler that the engine's rules ask for."""
-    if engine.rules.static:
+    rules = engine.rules
+    return _find(
+        static=rules.static,
+        copy_on_write=rules.copy_on_write,
+        reserves=rules.allocation != PAGED,
+        prefill_first=rules.prefill_first,
+        calendar=engine.calendar.active,
+        overlap=engine.overlap,
+        is_sorted=rules.order != FCFS,
+    )
+
+
+def discipline_for(settings: EngineSettings) -> Discipline:
+    """That of an engine of these settings, before there is one."""
+    prefill_first = is_prefill_first(settings)
+    return _find(
+        static=settings.batching == "static",
+        copy_on_write=settings.cache.copy_on_write,
+        reserves=settings.cache.allocation != "paged",
+        prefill_first=prefill_first,
+        calendar=runs_calendar(settings),
+        overlap=settings.overlap,
+        is_sorted=prefill_first and order_of(settings.scheduler.policy, settings.cache.kind) != FCFS,
+    )
+
+
+def _find(
+    *,
+    static: bool,
+    copy_on_write: bool,
+    reserves: bool,
+    prefill_first: bool,
+    calendar: bool,
+    overlap: bool,
+    is_sorted: bool,
+) -> Discipline:
+    if static:
         return DISCIPLINES["static"]
-    if engine.rules.copy_on_write:
+    if copy_on_write:
         return DISCIPLINES["copy_on_write"]
-    if engine.rules.allocation != PAGED:
+    if reserves:
         return DISCIPLINES["reservation"]
-    name = "prefill_first" if engine.rules.prefill_first else "token_budget"
-    name += "_calendar" if engine.calendar.active else "_overlapped" if engine.overlap else ""
-    return DISCIPLINES[name + "_sorted" if engine.rules.order != FCFS else name]
+    name = "prefill_first" if prefill_first else "token_budget"
+    name += "_calendar" if calendar else "_overlapped" if overlap else ""
+    return DISCIPLINES[name + "_sorted" if is_sorted else name]
+
+
+def units(settings: EngineSettings) -> tuple[Unit, ...]:
+    """The verbs of a discipline, to be compiled ahead; the longest first. `cancel` calls what `commit` calls."""
+    discipline = discipline_for(settings)
+    return tuple(
+        Unit(_title(getattr(discipline, verbs[0])), __name__, "compile_verbs", (discipline.name, *verbs), seconds)
+        for verbs, seconds in ((("schedule",), 17.0), (("commit", "cancel"), 10.0))
+    )
+
+
+def _title(verb: Callable[..., None]) -> str:
+    return f"{verb.__module__.rpartition('.')[2]}.{verb.__name__}"
+
+
+def compile_verbs(discipline: str, *verbs: str) -> None:
+    """Compile them as the function pointers that the loop calls."""
+    for verb in verbs:
+        function: Any = getattr(DISCIPLINES[discipline], verb)
+        pointer = CANCEL if verb == "cancel" else VERB
+        function.compile(pointer.signature)  # one with another return type would be another entry of Numba's cache
 
 
 def watch_of(engine: Engine) -> Callable[[Engine], None]:

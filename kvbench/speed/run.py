@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ..bench.machine import load_average, machine, versions
+from ..core.compile_watch import compile_watch
 from ..core.errors import UsageError
-from ..core.jit import compile_watch
 from ..kernels.simd import LANES
 from ..kernels.threads import check_threads
 from ..report.kernels_table import KernelReport, KernelRow

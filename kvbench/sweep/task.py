@@ -17,9 +17,9 @@ from typing import Any
 from ..bench.configure import Configured
 from ..bench.run import run
 from ..bench.system import build_system
+from ..core.compile_watch import compile_watch
 from ..core.config import Config
 from ..core.errors import KvbenchError
-from ..core.jit import compile_watch
 from ..report.files import make_folder
 from ..report.grid import run_figures
 from ..report.result_files import cut_files, write_result

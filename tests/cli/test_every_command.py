@@ -22,6 +22,7 @@ NO_JSON = {
     "trace convert": "writes a trace",
     "trace fit": "writes a workload",
     "completion": "prints a script",
+    "warm": "fills the cache",
     "report": "writes a page",
     "plot": "draws a picture",
 }

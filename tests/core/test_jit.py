@@ -20,9 +20,10 @@ PROGRAM = """
 import sys
 import numpy as np
 from kvbench.core import jit
+from kvbench.core.compile_watch import compile_watch
 from kvbench.memory.pool import make_pool
 pool = make_pool(5, "append")
-print(jit.CACHE_DIR, jit.PLAIN, pool.num_free, pool.ring[:5].tolist(), jit.compile_watch.functions)
+print(jit.CACHE_DIR, jit.PLAIN, pool.num_free, pool.ring[:5].tolist(), compile_watch.functions)
 """
 
 
