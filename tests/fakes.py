@@ -7,6 +7,7 @@ the settings would refuse is refused. `interrupt_after` sequences it behaves as 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class FakeSimulation:
 
     def __init__(self, requests: Requests, settings: EngineSettings, tables: Any) -> None:
         self.requests, self.settings = requests, settings
+        self.fleet = SimpleNamespace(router=None, settings=(settings,))
         self.num_sequences = requests.num_sequences
         self.done = self.num_sequences
         type(self).last = self

@@ -71,6 +71,11 @@ def _group(config: Config, table: Mapping[str, Any], where: str) -> Group:
 def check_fleet(config: Config) -> None:
     """UsageError: what a fleet cannot be part of."""
     if not is_fleet(config):
+        idle = next((name for name in _set_by_hand(config) if name != "policy"), None)
+        if idle is not None:
+            raise UsageError(
+                f"{config.where[f'router.{idle}']}: router.{idle} has no effect on one engine; set fleet.replicas"
+            )
         return
     if config["clock"] == "measured":
         raise UsageError("a fleet runs on the modelled clock; set clock = modelled or fleet.replicas = 1")
@@ -78,6 +83,11 @@ def check_fleet(config: Config) -> None:
         raise UsageError("dp > 1 is one instance of several ranks; set fleet.replicas = 1 and no router")
     if config["cache.copy_on_write"] and config["beam.width"] > 0:
         raise UsageError("beams run on one engine; set fleet.replicas = 1")
+
+
+def _set_by_hand(config: Config) -> list[str]:
+    """Fields of the router that are not what they are by default."""
+    return [name for name, value in vars(RouterSettings()).items() if config[f"router.{name}"] != value]
 
 
 def without_fleet(config: Config) -> Config:
@@ -131,8 +141,7 @@ def fleet_of(system: System, requests: Requests) -> Fleet | None:
     from .system import build_system
 
     router = RouterSettings(**config.section("router"))
-    defaults = vars(RouterSettings())
-    own = {name: config.where[f"router.{name}"] for name, value in defaults.items() if getattr(router, name) != value}
+    own = {name: config.where[f"router.{name}"] for name in _set_by_hand(config)}
     check_router(router, own, bool((requests.session_id != NONE).any()))
     if router.seed < 0:
         router = replace(router, seed=config["seed"])
