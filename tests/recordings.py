@@ -24,7 +24,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 def _all_folders() -> list[Path]:
     if "KVBENCH_GOLDEN" in os.environ:
         return [Path(os.environ["KVBENCH_GOLDEN"])]
-    return [SHARED / "golden", SHARED / "recordings" / "eplb", SHARED / "recordings" / "pd"]
+    return [SHARED / "golden", *(SHARED / "recordings" / room for room in ("eplb", "pd", "router"))]
 
 
 def recording_name(path: Path) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bench.run import Result
-from ..bench.step_times import found_times
+from ..bench.step_times import found_times, graphs_of
 from ..bench.system import System, engine_limits
 from ..core.config import Config
 from ..core.journal import FINISHED, STEP_COLUMNS, Counters, Journal
@@ -28,6 +28,9 @@ from ..costs.axes import Line, axis_points
 from ..engine.settings import TOKEN_BUDGET
 
 I64 = NDArray[np.int64]
+
+_NEAR = 0.02
+"""A step within this share of its floor is at it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Evidence:
     stall       share of the time after the first token that no decode of its own took
     decode_ms   a step of decodes alone, median over the tokens that such steps gave; 0: there were none
     exposed     share of the time in which a step ran that the device waited for the host
-    launch      share of the device's time that gaps between kernels take
+    launch      share of the device's time in steps of decodes that it waits for their launches
     attention   share of a decode step that reading KV takes
     running     sequences that run at once, in the mean over the steps
     idle        share of the time between first and last arrival in which no step ran
@@ -147,20 +150,25 @@ def _median_step(steps: I64) -> int:
 
 
 def _of_device(decode: I64, counters: Counters, system: System) -> dict[str, float]:
-    """What decode steps spend on launches and, their time less what the tables say of the rest, on reading KV."""
+    """What decode steps wait for launches and, their time less what the tables say of the rest, spend on reading KV.
+
+    A step that takes as long as its launches do waits for them, whatever it reads.
+    """
     if not len(decode):
         return {"launch": 0.0, "attention": 0.0}
-    times = found_times(system)
+    times, graphs = found_times(system), graphs_of(system)
     tokens = decode[:, STEP_COLUMNS.index("decode_seqs")].astype(np.float64)
-    busy = float(decode[:, STEP_COLUMNS.index("duration_ns")].sum())
-    device = busy * counters.device_ns / max(counters.busy_ns, 1)
-    rest = sum(float(_at(line, tokens).sum()) for line in (times.linear, times.communication, times.head))
-    gaps = times.launch_ns * len(decode)
-    floor = max(times.floor_ns * len(decode) - device, 0.0)
-    return {
-        "launch": _share(gaps + floor, device),
-        "attention": _share(device - rest - gaps, device) if device > rest + gaps else 0.0,
-    }
+    device = decode[:, STEP_COLUMNS.index("duration_ns")] * (counters.device_ns / max(counters.busy_ns, 1))
+    rest = np.sum([_at(line, tokens) for line in (times.linear, times.communication, times.head)], axis=0)
+    floor = np.full(tokens.size, times.floor_ns)
+    if graphs.named:
+        covered = tokens <= max(graphs.sizes, default=0)
+        floor = np.where(covered, graphs.decode_floor_ns, graphs.eager_floor_ns)
+    bound = (floor > 0) & (device <= floor * (1 + _NEAR))
+    launch = np.where(bound, np.maximum(floor - rest, 0), 0)
+    attention = np.where(bound, 0, np.maximum(device - rest - times.launch_ns, 0))
+    total = float(device.sum())
+    return {"launch": _share(float(launch.sum()), total), "attention": _share(float(attention.sum()), total)}
 
 
 def _at(line: Line, counts: NDArray[np.float64]) -> NDArray[np.float64]:

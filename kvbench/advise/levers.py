@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ..bench.step_times import graphs_of
 from ..bench.system import System, engine_limits
 from ..costs.models import KV_BYTES, divides
 from ..engine.settings import TOKEN_BUDGET
@@ -158,10 +159,14 @@ def overlap(system: System, e: Evidence) -> list[Option]:
 
 
 def graphs(system: System, e: Evidence) -> list[Option]:
-    """Steps are launched as captured graphs."""
-    if system.costs.graphs != "none":
-        return []
-    return [Option("graphs", (f"costs.graphs={'vllm' if _is_vllm(system) else 'sglang'}",), "memory of the graphs")]
+    """Steps are launched as captured graphs, whole ones of decodes and pieces of others, as large as steps are."""
+    config, now = system.config, graphs_of(system)
+    cost, found = "memory of the graphs", []
+    if config["graph.mode"] not in ("auto", "full-and-piecewise") or not now.sizes:
+        found.append(Option("captured graphs", ("graph.mode=full-and-piecewise",), cost))
+    if now.sizes and config["graph.capture_sizes"] and now.sizes[-1] < e.running:
+        found.append(Option("larger graphs", ("graph.capture_sizes=",), cost))
+    return found
 
 
 def more_ranks(system: System, e: Evidence) -> list[Option]:

@@ -117,12 +117,12 @@ def idle_device(e: Evidence) -> Symptom:
         "idle-device",
         "the device waits for the host",
         signal,
-        0.15 if e.exposed >= 0.15 else 0.30,
+        0.15,
         signal * (1 - e.first),
         DECODE,
         (
             f"{_percent(e.exposed)} of the time of steps the device waits for the host",
-            f"gaps between kernels are {_percent(e.launch)} of the device's time",
+            f"launches are {_percent(e.launch)} of the device's time in steps of decodes",
         ),
     )
 

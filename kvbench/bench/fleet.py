@@ -142,7 +142,7 @@ def fleet_of(system: System, requests: Requests) -> Fleet | None:
 
     router = RouterSettings(**config.section("router"))
     own = {name: config.where[f"router.{name}"] for name in _set_by_hand(config)}
-    check_router(router, own, bool((requests.session_id != NONE).any()))
+    check_router(router, own, bool((requests.session_id != NONE).any()), config["block_tokens"])
     if router.seed < 0:
         router = replace(router, seed=config["seed"])
     members = []

@@ -10,6 +10,7 @@ from functools import cache
 from ..cluster.keys import FLEET_KEYS
 from ..core.config import KeyTree
 from ..core.keys import Key
+from ..costs.graph_keys import GRAPH_KEYS, SYNC_KEYS
 from ..costs.keys import COST_KEYS
 from ..costs.kv_format import KV_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
@@ -96,6 +97,8 @@ def key_tree() -> KeyTree:
         *FLEET_KEYS,
         *ROUTER_KEYS,
         *KV_KEYS,
+        *GRAPH_KEYS,
+        *SYNC_KEYS,
         *COST_KEYS,
         *FAULT_KEYS,
         *SLO_KEYS,

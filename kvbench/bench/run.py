@@ -21,6 +21,7 @@ from ..core.compile_watch import compile_watch
 from ..core.errors import UsageError
 from ..core.journal import REFUSED, Counters, Journal
 from ..core.requests import Requests
+from ..costs.graph_keys import SyncSettings
 from ..costs.step_times import Costs
 from ..engine.settings import EngineSettings
 from ..measured.run import MeasuredRun
@@ -34,8 +35,8 @@ from ..scheduler.presets import find_preset
 from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
+from .cost_notes import kv_notes, sync_notes
 from .fleet import fleet_of, with_fleet
-from .kv_notes import kv_notes
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outside_notes, target_notes
@@ -216,6 +217,7 @@ def _record(
             *(costs.notes if config["clock"] == "modelled" else ()),
             *outside_notes(counters.outside_steps, counters.num_steps),
             *(kv_notes(system, counters) if config["clock"] == "modelled" else ()),
+            *sync_notes(SyncSettings(**config.section("sync")), config["overlap"]),
             *beam_notes(config["beam.width"], config["beam.skew"]),
             *excluded_notes(requests.excluded),
             *target,

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..core.config import Config
-from ..costs.graphs import captured_graphs
+from ..costs.graph_keys import GraphSettings, SyncSettings
+from ..costs.graphs import Graphs, captured_graphs, chosen_graphs
+from ..costs.roofline import kernels_of_step
 from ..costs.sources import find_step_times
 from ..costs.step_times import Costs, StepTimes, Wanted, costs_of
-from ..costs.tables import Graphs
-from .system import System, engine_limits
+from .system import System, engine_limits, own_graphs
 
 
 def step_costs(system: System) -> Costs:
     """Cost tables of a system, padded to its engine's graphs. UsageError: a file that does not fit it."""
-    return costs_of(found_times(system), system.costs, graphs_of(system))
+    sync = SyncSettings(**system.config.section("sync"))
+    settings = replace(system.costs, step_overhead_us=system.costs.step_overhead_us + sync.block_tables_us)
+    times = found_times(system)
+    waited = replace(times, launch_ns=times.launch_ns + sync.exposed_us * 1e3)
+    return costs_of(waited, settings, graphs_of(system))
 
 
 def found_times(system: System) -> StepTimes:
@@ -21,15 +28,12 @@ def found_times(system: System) -> StepTimes:
 
 
 def graphs_of(system: System) -> Graphs:
-    """What the captured graphs of its engine pad steps to."""
-    limits = engine_limits(system.config)
-    return captured_graphs(
-        system.costs.graphs,
-        limits.max_num_seqs,
-        limits.max_batched_tokens,
-        system.deployment.device.memory_bytes,
-        system.deployment.tp,
-    )
+    """What the captured graphs of its engine pad steps to, and what their launches take at least."""
+    config, d = system.config, system.deployment
+    limits, own = engine_limits(config), own_graphs(config, d.device)
+    default = captured_graphs("vllm", limits.max_num_seqs, limits.max_batched_tokens, d.device.memory_bytes, d.tp)
+    settings = GraphSettings(**config.section("graph"))
+    return chosen_graphs(settings, own, default, d.model.num_layers, kernels_of_step(d))
 
 
 def _wanted(config: Config) -> Wanted:

@@ -15,6 +15,8 @@ from ..core.units import NS_PER_US
 from ..costs.classes import fitted
 from ..costs.deployment import Deployment
 from ..costs.devices import Device, find_device
+from ..costs.graph_keys import GraphSettings
+from ..costs.graphs import Graphs, captured_graphs, chosen_graphs, graph_bytes
 from ..costs.keys import CostSettings
 from ..costs.kv_format import KvFormat, check_format
 from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
@@ -98,7 +100,8 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         max_model_len=config["max_model_len"],
         kv=_kv_format(config, model, device),
     )
-    budget = memory_budget(deployment, engine_limits(config))
+    limits = replace(engine_limits(config), graph_bytes=_graph_bytes(config, device))
+    budget = memory_budget(deployment, limits)
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = fitted(CostSettings(**config.section("costs")), device, config["dtype"])
@@ -110,6 +113,20 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     if config["fleet.group"]:
         config = config.replaced({"fleet.group": closed_groups(asked, config)}, config.where["fleet.group"])
     return System(config, asked, deployment, budget, costs, settings)
+
+
+def own_graphs(config: Config, device: Device) -> Graphs:
+    """What the engine captures by its rule."""
+    limits = engine_limits(config)
+    rule, tokens = config["costs.graphs"], limits.max_batched_tokens
+    return captured_graphs(rule, limits.max_num_seqs, tokens, device.memory_bytes, config["tp"])
+
+
+def _graph_bytes(config: Config, device: Device) -> int:
+    """Memory of the graphs beyond the engine's own."""
+    settings, own = GraphSettings(**config.section("graph")), own_graphs(config, device)
+    default = captured_graphs("vllm", 256, 512, device.memory_bytes, config["tp"])
+    return graph_bytes(settings, chosen_graphs(settings, own, default, 1, 1), own)
 
 
 def _kv_format(config: Config, model: Model, device: Device) -> KvFormat:

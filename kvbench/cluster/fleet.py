@@ -7,14 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.errors import UsageError
-from ..core.requests import Requests
+from ..core.jit import entry
+from ..core.requests import I64, Requests
 from ..core.units import NS_PER_MS
-from ..costs.tables import CostTables
+from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
 from ..engine.build import Shared
 from ..engine.settings import EngineSettings
+from ..routing.build import decision_ns, make_router
 from ..routing.policies import no_verbs, verbs_of
-from ..routing.router import decision_ns, make_router
-from ..routing.settings import RouterSettings
+from ..routing.router import PREFILL_STEP
+from ..routing.settings import PREDICTING, RouterSettings
 from .world import Routing
 
 
@@ -62,8 +64,15 @@ class Fleet:
 def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
     """The router of a fleet at t = 0."""
     settings = fleet.router or RouterSettings()
+    first = fleet.members[0].settings
     router = make_router(
-        settings, requests, len(fleet.members), shared.block_keys, fleet.members[0].settings.block_tokens
+        settings,
+        requests,
+        len(fleet.members),
+        shared.block_keys,
+        first.block_tokens,
+        _prefill_ns(fleet, requests) if settings.policy in PREDICTING else None,
+        first.seed,
     )
     if fleet.router is None:
         return Routing(router, no_verbs(), np.zeros(0, np.int64))
@@ -74,3 +83,22 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
         decision_ns(settings, requests.prompt_tokens[request]),
         round(settings.refresh_ms * NS_PER_MS),
     )
+
+
+def _prefill_ns(fleet: Fleet, requests: Requests) -> I64:
+    """(engines, points) ns of a prefill of so many steps of PREFILL_STEP tokens by each engine's own tables."""
+    points = int(requests.prompt_tokens.max()) // PREFILL_STEP + 2
+    out = np.zeros((len(fleet.members), points), np.int64)
+    for number, member in enumerate(fleet.members):
+        _fill_prefill_ns(member.tables, PREFILL_STEP, out[number])
+    return out
+
+
+@entry
+def _fill_prefill_ns(costs, step_tokens, out):
+    """Chunk on chunk, each a step of its own on top of those before."""
+    query, resources = np.zeros(QUERY_SIZE, np.float64), np.zeros(NUM_RESOURCES, np.int64)
+    for i in range(out.size - 1):
+        clear(query)
+        add_prefill(costs, query, step_tokens, i * step_tokens)
+        out[i + 1] = out[i] + step_ns(costs, query, resources)

@@ -13,18 +13,7 @@ from ..core.jit import PLAIN, inline, jit
 from ..kernels.event_heap import push_event
 from ..prefix import block_hash, radix
 from ..prefix.keys import fill_keys
-from ..routing.router import (
-    ENDED,
-    FIRST_TOKEN,
-    KV_ALL,
-    KV_USED,
-    NO_ENGINE,
-    QUEUED_TOKENS,
-    REQUESTS,
-    SENT,
-    WAITING,
-    Router,
-)
+from ..routing.router import ENDED, FIRST_TOKEN, NO_ENGINE, SENT, Router, report
 from ..scheduler import kv
 from ..scheduler.mail import ACCEPT, is_unread, take
 from ..scheduler.stages import tokenized_ns
@@ -108,14 +97,10 @@ def look_at_all(w, seq, now):
 
 def look(e, router, seq):
     """The load of an engine as it is now, and what it has cached of a sequence."""
-    load, k = router.load, e.number
-    load[k, WAITING] = e.num_waiting + _unread(e)
-    load[k, REQUESTS] = load[k, WAITING] + e.slots.holders
-    load[k, QUEUED_TOKENS] = _uncomputed(e)
-    load[k, KV_USED] = kv.used_blocks(e)
-    load[k, KV_ALL] = e.pool.num_blocks
+    waiting = e.num_waiting + _unread(e)
+    report(router, e.number, waiting + e.slots.holders, waiting, _uncomputed(e), kv.used_blocks(e), e.pool.num_blocks)
     if seq != NO_SEQ and router.wants_truth:
-        router.truth[k] = _cached_tokens(e, seq)
+        router.truth[e.number] = _cached_tokens(e, seq)
 
 
 def ignore(e, router, seq):

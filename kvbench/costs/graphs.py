@@ -5,15 +5,72 @@ vllm         1, 2, 4, every 8th below 256, every 16th from there, up to min(2 x 
 vllm-ascend  the same sizes without the doubling (rules of vllm-ascend, August 2026)
 sglang       1, 2, 4, 8, 12, every 8th to 256, every 16th to 512, every 32nd, up to a maximum by memory and tp;
              steps of decodes only (python/sglang/srt/server_args.py)
+
+Launches, where a mode is named: a step whose kernels are all launched one by one takes kernels x eager_us at least, one
+captured in pieces a replay per layer and the kernels of attention between them, one captured whole a single replay.
 """
 
 from __future__ import annotations
 
-from .devices import GIB
-from .tables import Graphs
+from dataclasses import dataclass, replace
+
+from .devices import GIB, MIB
+from .graph_keys import GraphSettings
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """What the captured graphs of an engine pad steps to; no sizes: nothing is captured."""
+
+    sizes: tuple[int, ...] = ()
+    """Ascending."""
+    mixed: bool = False
+    """Steps with a prefill chunk are padded too (vLLM's piecewise graphs)."""
+    named: bool = False
+    """Their launches have the floors below, in place of what the step times hold."""
+    decode_floor_ns: float = 0.0
+    mixed_floor_ns: float = 0.0
+    eager_floor_ns: float = 0.0
+
+
+NO_GRAPHS = Graphs()
 
 _SGLANG_MOST = ((20, 8, 8), (35, 24, 80), (60, 32, 160), (160, 256, 512))
 """Device memory below (GiB), largest batch at tp < 4 and from there on; 512 for more memory."""
+
+
+_ATTENTION_KERNELS = 3
+"""Of a layer between two pieces: the KV write, attention, its reduction."""
+
+
+def chosen_graphs(settings: GraphSettings, own: Graphs, default: Graphs, layers: int, kernels: int) -> Graphs:
+    """The graphs of a mode that is named, with the least time that its launches take; else the engine's own.
+
+    own       what the engine captures by its rule; default: of an engine whose rule is none
+    kernels   of a step
+    """
+    sizes = settings.sizes or own.sizes or default.sizes
+    if settings.mode == "auto":
+        return replace(own, sizes=settings.sizes or own.sizes)
+    eager = kernels * settings.eager_us * 1e3
+    pieces = (layers + 1) * settings.replay_us * 1e3 + layers * _ATTENTION_KERNELS * settings.eager_us * 1e3
+    whole = settings.replay_us * 1e3
+    mixed = settings.mode in ("piecewise", "full-and-piecewise")
+    return Graphs(
+        () if settings.mode == "none" else sizes,
+        mixed,
+        named=True,
+        decode_floor_ns={"none": eager, "piecewise": pieces}.get(settings.mode, whole),
+        mixed_floor_ns=pieces if mixed else eager,
+        eager_floor_ns=eager,
+    )
+
+
+def graph_bytes(settings: GraphSettings, graphs: Graphs, own: Graphs) -> int:
+    """Memory of the captured graphs beyond that of the engine's own, which is in the reserve; may be below 0."""
+    kinds = 2 if settings.mode == "full-and-piecewise" or (settings.mode == "auto" and own.mixed) else 1
+    own_kinds = 2 if own.mixed else 1
+    return int((kinds * len(graphs.sizes) - own_kinds * len(own.sizes)) * settings.mib_per_size * MIB)
 
 
 def captured_graphs(rule: str, max_seqs: int, max_tokens: int, memory_bytes: int, tp: int) -> Graphs:

@@ -34,6 +34,8 @@ class EngineLimits:
     """Share of the device memory that the engine may use."""
     max_batched_tokens: int = 8192
     max_num_seqs: int = 256
+    graph_bytes: int = 0
+    """Of captured graphs, beyond those that an engine captures by itself."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def _reserved_bytes(deployment: Deployment, limits: EngineLimits) -> int:
     logits = limits.max_num_seqs * model.vocab * _LOGIT_BYTES
     kv = layer_scale_bytes(model, deployment.kv_dtype, tp, deployment.kv)
     kv += workspace_bytes(model, deployment.kv_dtype, tp, deployment.kv, deployment.length)
-    return _CONTEXT_BYTES + (_COLLECTIVE_BYTES if tp > 1 else 0) + activations + logits + kv
+    return _CONTEXT_BYTES + (_COLLECTIVE_BYTES if tp > 1 else 0) + activations + logits + kv + limits.graph_bytes
 
 
 def _metadata_bytes(deployment: Deployment, limits: EngineLimits) -> int:

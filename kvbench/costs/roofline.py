@@ -218,7 +218,7 @@ def roofline_times(deployment: Deployment, settings: CostSettings = DEFAULTS) ->
         prefill=_prefill_grid(rank),
         decode=decode,
         mixed=decode,
-        launch_ns=_kernels(deployment) * settings.launch_us * 1e3,
+        launch_ns=kernels_of_step(deployment) * settings.launch_us * 1e3,
         floor_ns=settings.floor_us * 1e3,
     )
 
@@ -242,7 +242,7 @@ def _decode_grid(rank: Rank) -> Grid:
     return Grid(0, 0, rank.decode_compute_ns(batch, context_sum), rank.decode_memory_ns(batch, context_sum))
 
 
-def _kernels(deployment: Deployment) -> int:
+def kernels_of_step(deployment: Deployment) -> int:
     """Kernels of a step."""
     model = deployment.model
     products = sum(m.layers for m in matmuls(model, deployment.tp))

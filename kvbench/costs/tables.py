@@ -21,6 +21,7 @@ import numpy as np
 from ..core.errors import UsageError
 from ..core.jit import jit, struct
 from .axes import F64, I64, Grid, Line
+from .graphs import NO_GRAPHS, Graphs
 
 # The query: a float64 array of QUERY_SIZE entries, filled by the verbs below.
 (
@@ -86,6 +87,8 @@ class CostTables:
                           a single chunk leaves out
     launch_ns             gaps between the kernels of a step, on the device
     floor_ns              no step keeps the device for less: its launches take as long
+    mixed_floor_ns        of a captured step with a prefill chunk
+    eager_floor_ns        of a step that no graph covers
     limit_*               counts up to which the source of the tables has points, see LIMIT_NAMES; inf = all
     """
 
@@ -111,32 +114,14 @@ class CostTables:
     prefill_step_ns: "f8"
     launch_ns: "f8"
     floor_ns: "f8"
+    mixed_floor_ns: "f8"
+    eager_floor_ns: "f8"
     limit_tokens: "f8"
     limit_sequences: "f8"
     limit_chunk: "f8"
     limit_chunk_context: "f8"
     limit_batch: "f8"
     limit_context: "f8"
-
-
-@dataclass(frozen=True)
-class Graphs:
-    """What the captured graphs of an engine pad steps to; no sizes: nothing is captured."""
-
-    sizes: tuple[int, ...] = ()
-    """Ascending."""
-    mixed: bool = False
-    """Steps with a prefill chunk are padded too (vLLM's piecewise graphs)."""
-
-    def table(self) -> I64:
-        """(largest + 1,) tokens -> padded tokens."""
-        if not self.sizes:
-            return np.zeros(1, np.int64)
-        sizes = np.array((0, *self.sizes), np.int64)
-        return sizes[np.searchsorted(sizes, np.arange(sizes[-1] + 1))]
-
-
-NO_GRAPHS = Graphs()
 
 
 @dataclass(frozen=True)
@@ -187,10 +172,23 @@ def build_tables(
         np.stack([decode.compute_ns, mixed.compute_ns]),
         np.stack([decode.memory_ns, mixed.memory_ns]),
         *(decode.row_bits, decode.column_bits),
-        *(graphs.table(), graphs.mixed),
+        *(padding(graphs), graphs.mixed),
         *(overheads.step_ns, overheads.sequence_ns, overheads.copy_ns_per_byte),
-        *(overheads.prefill_step_ns, overheads.launch_ns, overheads.floor_ns, *limits),
+        *(overheads.prefill_step_ns, overheads.launch_ns, *_floors(overheads.floor_ns, graphs), *limits),
     )
+
+
+def padding(graphs: Graphs) -> I64:
+    """(largest + 1,) tokens -> padded tokens."""
+    sizes = np.array((0, *graphs.sizes), np.int64)
+    return sizes[np.searchsorted(sizes, np.arange(sizes[-1] + 1))]
+
+
+def _floors(floor_ns: float, graphs: Graphs) -> tuple[float, float, float]:
+    """Of decodes in a graph, of a step with a chunk in one, of a step in none."""
+    if not graphs.named:
+        return floor_ns, floor_ns, floor_ns
+    return graphs.decode_floor_ns, graphs.mixed_floor_ns, graphs.eager_floor_ns
 
 
 def _check(name: str, ns: F64, dimensions: int) -> None:
@@ -242,8 +240,21 @@ def set_decode(query, batch, context_sum, context_max):
 def padded_tokens(tables, query):
     """Tokens that the captured graphs pad this step to; its own where no graph covers it."""
     tokens = query[NEW_TOKENS]
-    covered = tokens < tables.graph_sizes.size and (query[NUM_PREFILL] == 0.0 or tables.graph_mixed)
-    return np.float64(tables.graph_sizes[np.int64(tokens)]) if covered else tokens
+    return np.float64(tables.graph_sizes[np.int64(tokens)]) if _is_covered(tables, query, tokens) else tokens
+
+
+@jit
+def _is_covered(tables, query, tokens):
+    """A captured graph runs a step of so many tokens, padded or not."""
+    return tokens < tables.graph_sizes.size and (query[NUM_PREFILL] == 0.0 or tables.graph_mixed)
+
+
+@jit
+def _floor_ns(tables, query, tokens):
+    """No such step keeps the device for less."""
+    if not _is_covered(tables, query, tokens):
+        return tables.eager_floor_ns
+    return tables.mixed_floor_ns if query[NUM_PREFILL] > 0.0 else tables.floor_ns
 
 
 @jit
@@ -275,7 +286,7 @@ def step_ns(tables, query, resources):
         communication = _whole(_on_line(tables.comm_ns, tables.comm_bits, tokens))
         host = _whole(tables.host_step_ns + tables.host_sequence_ns * sequences)
         busy = linear + prefill + decode + communication
-        launch = max(_whole(tables.launch_ns), _whole(tables.floor_ns) - busy)
+        launch = max(_whole(tables.launch_ns), _whole(_floor_ns(tables, query, tokens)) - busy)
         if tokens > tables.limit_tokens or sequences > tables.limit_sequences:
             query[OUTSIDE] = 1.0
     resources[LINEAR] = linear

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..core.jit import inline, jit
 from ..prefix.block_hash import GONE, find_entry
+from ..prefix.children import find_child
 from ..prefix.leaf_heap import is_candidate
 from ..prefix.node import CHILDREN, LENGTH, LOCK, OFFSET, PARENT
-from ..prefix.radix import find_child
 from ..scheduler.calendar import settle
 from ..scheduler.state_columns import (
     BLOCKS,

@@ -4,7 +4,7 @@ A sequence's tokens are (stream, index) pairs. A block that is an aligned piece 
 key (stream << 26 | index // block_tokens): no tokens are made, and one *run* covers all whole blocks of a
 segment. Pieces of a stream that are not aligned are runs too, under a number for (stream, index % block_tokens).
 Any other block (it spans two segments, or holds explicit ids) is interned: equal contents get the same negative
-number, compared piece by piece, so a key is never a guess.
+number, compared piece by piece or id by id, so a key is never a guess.
 
 A key says what is in the block, not what comes before it: the same document behind another prefix has the
 same keys and is another block; that is the radix tree's and the hash chain's affair.
@@ -16,10 +16,14 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
 from ..core.requests import EXPLICIT, Requests
+from .id_blocks import make_id_blocks, number_blocks, number_gathered
 
 STREAM_SHIFT = 26
 _UNALIGNED = 1 << 62
 """Above the keys of aligned pieces."""
+
+_OF_IDS = -(1 << 62)
+"""Keys of blocks of explicit ids count from here; those of mixed blocks count down from -1."""
 
 
 @struct
@@ -43,40 +47,24 @@ def block_keys(requests: Requests, block_tokens: int) -> BlockKeys:
     sample = np.arange(seq_request.size) - np.repeat(np.cumsum(r.samples) - r.samples, r.samples)
     explicit = r.output_stream[seq_request] == EXPLICIT
     out_stream = np.where(explicit, EXPLICIT, r.output_stream[seq_request] + sample)
+    sequences = seq_request, out_stream, r.output_start[seq_request], r.output_tokens[seq_request]
+    segments = r.segment_offset, r.segment_stream, r.segment_start, r.segment_length
     with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-        offset, first, key = _compile(
-            seq_request,
-            out_stream,
-            r.output_start[seq_request],
-            r.output_tokens[seq_request],
-            r.segment_offset,
-            r.segment_stream,
-            r.segment_start,
-            r.segment_length,
-            r.token_ids,
-            block_tokens,
-        )
-    return BlockKeys(offset, first, key)
+        if r.token_ids.size == 0:
+            return BlockKeys(*_compile(*sequences, *segments, block_tokens))
+        return BlockKeys(*_compile_ids(*sequences, *segments, r.token_ids, block_tokens))
 
 
 @entry
-def _compile(seq_request, out_stream, out_start, out_tokens, seg_offset, seg_stream, seg_start, seg_length, ids, bt):
+def _compile(seq_request, out_stream, out_start, out_tokens, seg_offset, seg_stream, seg_start, seg_length, bt):
+    """Runs of every sequence, of virtual streams alone."""
     num = seq_request.size
     offset = np.zeros(num + 1, np.int64)
     capacity = seg_length.size + 4 * num + 16
     first = np.empty(capacity, np.int32)
     key = np.empty(capacity, np.int64)
     runs = np.int64(0)
-    interner = _Interner(
-        np.zeros(1024, np.int64),
-        np.zeros(1024, np.int64),
-        np.zeros(64, np.int64),
-        np.zeros(64, np.uint64),
-        0,
-        np.zeros((bt, 3), np.int64),
-        0,
-        0,
-    )
+    interner = _make_interner(bt)
     for s in range(num):
         request = seq_request[s]
         block = 0
@@ -86,32 +74,135 @@ def _compile(seq_request, out_stream, out_start, out_tokens, seg_offset, seg_str
                 stream, start, length = seg_stream[g], seg_start[g], seg_length[g]
             else:
                 stream, start, length = out_stream[s], out_start[s], out_tokens[s]
-            step = 1 if stream == 0 else length  # an explicit id is a piece of its own
-            at = 0
-            while at < length:
-                index = ids[start + at] if stream == 0 else start + at
-                left = min(step, length - at)
-                if interner.filled == 0 and left >= bt:
-                    first, key = _room(first, key, runs)
-                    first[runs] = block
-                    key[runs] = _stretch(interner, stream, index, bt)
-                    runs += 1
-                    take = left // bt * bt
-                    block += take // bt
-                else:
-                    take = min(left, bt - interner.filled)
-                    _add_piece(interner, stream, index, take)
-                    if interner.filled == bt:
-                        first, key = _room(first, key, runs)
-                        first[runs] = block
-                        key[runs] = _intern(interner)
-                        runs += 1
-                        block += 1
-                at += take
+            first, key = _room(first, key, runs + 2)
+            block, runs = _add_stretch(interner, stream, start, length, bt, first, key, runs, block)
         interner.filled = 0
         interner.num_pieces = 0
         offset[s + 1] = runs
     return offset, first[:runs].copy(), key[:runs].copy()
+
+
+@entry
+def _compile_ids(
+    seq_request, out_stream, out_start, out_tokens, seg_offset, seg_stream, seg_start, seg_length, ids, bt
+):
+    """The same where some segments are explicit ids. A block of ids alone has a number by its ids (id_blocks)."""
+    num = seq_request.size
+    offset = np.zeros(num + 1, np.int64)
+    room = _whole_blocks(seq_request, out_tokens, seg_offset, seg_length, bt)
+    first, key = np.empty(room, np.int32), np.empty(room, np.int64)
+    runs = np.int64(0)
+    interner, blocks = _make_interner(bt), make_id_blocks(bt)
+    open_ids, numbers = np.empty(bt, np.int64), np.empty(64, np.int64)
+    for s in range(num):
+        request = seq_request[s]
+        block, num_open = 0, 0  # of the open block, as long as it holds ids alone
+        begin, last = runs, seg_offset[request + 1]
+        for g in range(seg_offset[request], last + 1):
+            if g < last:
+                stream, start, length = seg_stream[g], seg_start[g], seg_length[g]
+            else:
+                stream, start, length = out_stream[s], out_start[s], out_tokens[s]
+            if stream != EXPLICIT:
+                _spill(interner, open_ids, num_open)
+                num_open = 0
+                block, runs = _add_stretch(interner, stream, start, length, bt, first, key, runs, block)
+                continue
+            at = 0
+            while at < length:
+                left = length - at
+                if interner.filled > 0:  # behind a virtual piece
+                    take = min(left, bt - interner.filled)
+                    _add_ids(interner, ids, start + at, take)
+                    if interner.filled == bt:
+                        runs = _add_run(first, key, runs, begin, block, _intern(interner))
+                        block += 1
+                elif num_open > 0 or left < bt:
+                    take = min(left, bt - num_open)
+                    for i in range(take):
+                        open_ids[num_open + i] = ids[start + at + i]
+                    num_open += take
+                    if num_open == bt:
+                        number = number_gathered(blocks, ids, open_ids)
+                        runs = _add_run(first, key, runs, begin, block, _OF_IDS + number)
+                        block += 1
+                        num_open = 0
+                elif bt == 1:  # an id is its own key
+                    for i in range(left):
+                        runs = _add_run(first, key, runs, begin, block + i, ids[start + at + i])
+                    block += left
+                    take = left
+                else:
+                    whole = left // bt
+                    if whole > numbers.size:
+                        numbers = np.empty(2 * whole, np.int64)
+                    number_blocks(blocks, ids, start + at, whole, numbers)
+                    for i in range(whole):
+                        runs = _add_run(first, key, runs, begin, block + i, _OF_IDS + numbers[i])
+                    block += whole
+                    take = whole * bt
+                at += take
+        interner.filled = 0
+        interner.num_pieces = 0
+        offset[s + 1] = runs
+    if 2 * runs > room:
+        return offset, first[:runs], key[:runs]
+    return offset, first[:runs].copy(), key[:runs].copy()
+
+
+@jit
+def _whole_blocks(seq_request, out_tokens, seg_offset, seg_length, bt):
+    """Of all sequences: there are no more runs."""
+    num = np.int64(0)
+    for s in range(seq_request.size):
+        tokens = out_tokens[s]
+        for g in range(seg_offset[seq_request[s]], seg_offset[seq_request[s] + 1]):
+            tokens += seg_length[g]
+        num += tokens // bt
+    return num
+
+
+@inline
+def _add_stretch(interner, stream, start, length, bt, first, key, runs, block):
+    """Append a piece of a virtual stream to a sequence, where there is room. Returns its (blocks, runs) so far."""
+    at = 0
+    while at < length:
+        left = length - at
+        if interner.filled == 0 and left >= bt:
+            first[runs], key[runs] = block, _stretch(interner, stream, start + at, bt)
+            runs += 1
+            take = left // bt * bt
+            block += take // bt
+        else:
+            take = min(left, bt - interner.filled)
+            _add_piece(interner, stream, start + at, take)
+            if interner.filled == bt:
+                first[runs], key[runs] = block, _intern(interner)
+                runs += 1
+                block += 1
+        at += take
+    return block, runs
+
+
+@inline
+def _add_run(first, key, runs, begin, block, name):
+    """The next block of a sequence whose runs began at `begin`: it goes on with the last one where it can."""
+    if runs > begin and key[runs - 1] + block - first[runs - 1] == name:
+        return runs
+    first[runs], key[runs] = block, name
+    return runs + 1
+
+
+@jit
+def _add_ids(it, ids, start, num):
+    for i in range(start, start + num):
+        _add_piece(it, np.int64(EXPLICIT), ids[i], np.int64(1))
+
+
+@jit
+def _spill(it, open_ids, num):
+    """The open block held ids alone, and now something else comes."""
+    _add_ids(it, open_ids, 0, num)
 
 
 @struct
@@ -132,10 +223,25 @@ class _Interner:
 
 
 @jit
+def _make_interner(bt):
+    return _Interner(
+        np.zeros(1024, np.int64),
+        np.zeros(1024, np.int64),
+        np.zeros(64, np.int64),
+        np.zeros(64, np.uint64),
+        0,
+        np.zeros((bt, 3), np.int64),
+        0,
+        0,
+    )
+
+
+@jit
 def _room(first, key, runs):
-    if runs < first.size:
+    """Both, with room for so many."""
+    if runs <= first.size:
         return first, key
-    return _grown(first, 0), _grown(key, 0)
+    return _grown(first, runs), _grown(key, runs)
 
 
 @jit

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
 from ..memory.pool import ring_give
+from .children import common_run, enter_child, find_child, place_of, remove_entry
 from .eviction.policies import OWN, POLICIES, Policy
 from .leaf_heap import EvictionOrder, make_order, offer, pop_one
 from .node import (
@@ -122,74 +123,6 @@ def _tell(tree, keys, event, node, start, stop):
     return 0
 
 
-# ---------------------------------------------------------------- children
-
-
-@inline
-def _tag(parent, key):
-    # Overflow of int64 is undefined in compiled code; mix in uint64 only.
-    x = (np.uint64(key) ^ (np.uint64(parent) * np.uint64(0xA0761D6478BD642F))) * np.uint64(0xD6E8FEB86659FD93)
-    x ^= x >> np.uint64(32)
-    x *= np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(x >> np.uint64(33))
-
-
-@jit
-def find_child(tree, parent, key):
-    table, nodes, keys = tree.table, tree.nodes, tree.keys
-    mask = table.size - 1
-    tag = _tag(parent, key)
-    at = tag & mask
-    while True:
-        entry_ = table[at]
-        if entry_ == 0:
-            return NO_NODE
-        if entry_ >> 32 == tag:
-            node = entry_ & 0xFFFFFFFF
-            if nodes[node, PARENT] == parent and keys[nodes[node, OFFSET]] == key:
-                return node
-        at = (at + 1) & mask
-
-
-@jit
-def _place(tree, parent, key, node):
-    """Where the entry of a child is."""
-    mask = tree.table.size - 1
-    tag = _tag(parent, key)
-    at = tag & mask
-    want = (tag << 32) | node
-    while tree.table[at] != want:
-        at = (at + 1) & mask
-    return at
-
-
-@jit
-def _enter(tree, parent, key, node):
-    mask = tree.table.size - 1
-    tag = _tag(parent, key)
-    at = tag & mask
-    while tree.table[at] != 0:
-        at = (at + 1) & mask
-    tree.table[at] = (tag << 32) | node
-
-
-@inline
-def _remove(table, at):
-    """Delete with backward shift: no tombstones, so probes stay short for ever."""
-    mask = table.size - 1
-    look = at
-    while True:
-        look = (look + 1) & mask
-        entry_ = table[look]
-        if entry_ == 0:
-            break
-        home = (entry_ >> 32) & mask
-        if ((look - home) & mask) >= ((look - at) & mask):
-            table[at] = entry_
-            at = look
-    table[at] = 0
-
-
 # ---------------------------------------------------------------- nodes
 
 
@@ -214,7 +147,7 @@ def _split(tree, node, length):
     nodes, keys = tree.nodes, tree.keys
     parent, offset = nodes[node, PARENT], nodes[node, OFFSET]
     upper = _new_node(tree)
-    at = _place(tree, parent, keys[offset], node)
+    at = place_of(tree, parent, keys[offset], node)
     tree.table[at] = (tree.table[at] >> 32 << 32) | upper
     nodes[upper, PARENT] = parent
     nodes[upper, PLACE] = nodes[node, PLACE]
@@ -229,25 +162,9 @@ def _split(tree, node, length):
     nodes[node, PARENT] = upper
     nodes[node, OFFSET] = offset + length
     nodes[node, LENGTH] -= length
-    _enter(tree, upper, keys[offset + length], node)
+    enter_child(tree, upper, keys[offset + length], node)
     _tell(tree, keys, DIVIDED, upper, node, 0)
     return upper
-
-
-@jit
-def _common(keys, offset, other, position, limit):
-    """Length of the common run of keys[offset:] and other[position:], the first being equal already."""
-    n = 1
-    while n + 16 <= limit:
-        difference = np.int64(0)
-        for i in range(16):
-            difference |= keys[offset + n + i] ^ other[position + n + i]
-        if difference != 0:
-            break
-        n += 16
-    while n < limit and keys[offset + n] == other[position + n]:
-        n += 1
-    return n
 
 
 @inline
@@ -289,7 +206,7 @@ def match(tree, namespace, keys, n, row):
         if child == NO_NODE:
             break
         length, offset = nodes[child, LENGTH], nodes[child, OFFSET]
-        common = _common(arena, offset, keys, position, min(length, n - position))
+        common = common_run(arena, offset, keys, position, min(length, n - position))
         for i in range(common):
             row[position + i] = blocks[offset + i]
         position += common
@@ -315,7 +232,7 @@ def peek(tree, namespace, keys, n):
         if node == NO_NODE:
             break
         length = tree.nodes[node, LENGTH]
-        common = _common(tree.keys, tree.nodes[node, OFFSET], keys, position, min(length, n - position))
+        common = common_run(tree.keys, tree.nodes[node, OFFSET], keys, position, min(length, n - position))
         position += common
         if common < length:
             break
@@ -351,7 +268,7 @@ def insert(tree, pool, node, keys, row, position, n, priority, counted):
         if child == NO_NODE:
             break
         length, offset = nodes[child, LENGTH], nodes[child, OFFSET]
-        common = _common(arena, offset, keys, position, min(length, n - position))
+        common = common_run(arena, offset, keys, position, min(length, n - position))
         position += common
         nodes[child, ACCESS] = tick
         if common < length:  # the part beyond the split is not on the path: no hit, no priority
@@ -438,7 +355,7 @@ def _append(tree, parent, keys, row, start, stop):
     tree.nodes[leaf, LENGTH] = length
     if parent > 0:
         tree.nodes[parent, CHILDREN] += 1
-    _enter(tree, parent, keys[start], leaf)
+    enter_child(tree, parent, keys[start], leaf)
     tree.evictable += length
     tree.inserted += length
     return leaf
@@ -510,7 +427,7 @@ def unhang(tree, pool, node):
     nodes = tree.nodes
     length, offset = nodes[node, LENGTH], nodes[node, OFFSET]
     ring_give(pool, tree.blocks, offset, offset + length)
-    _remove(tree.table, _place(tree, nodes[node, PARENT], tree.keys[offset], node))
+    remove_entry(tree.table, place_of(tree, nodes[node, PARENT], tree.keys[offset], node))
     nodes[node, LENGTH] = 0
     tree.free_nodes[tree.num_free_nodes] = node
     tree.num_free_nodes += 1

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from ..core.jit import inline
-from .choose import accepting, draw, least, load_of, num_accepting
-from .router import ENDED, FIRST_TOKEN, HELD_TOKENS, IN_FLIGHT, NO_ENGINE, PENDING_TOKENS, SENT
+from ..core.jit import jit
+from .choose import accepting, draw, least, load_of, num_accepting, turn_to
+from .router import ENDED, FIRST_TOKEN, HELD_TOKENS, IN_FLIGHT, NO_ENGINE, OUTPUT_BLOCK, PENDING_TOKENS, SENT
 
 
 def round_robin(router, seqs, seq, now):
     """source: SGLang's router; the count is of decisions, taken modulo the engines that take requests now"""
+    turn_to(router, seqs, seq)
     n = num_accepting(router)
     if n == 0:
         return NO_ENGINE
-    router.turn += 1
-    return accepting(router, (router.turn - 1) % n)
+    own = router.base // router.rules.num_engines
+    router.turns[own] += 1
+    return accepting(router, (router.turns[own] - 1) % n)
 
 
 def at_random(router, seqs, seq, now):
+    turn_to(router, seqs, seq)
     n = num_accepting(router)
     return accepting(router, draw(router, n)) if n > 0 else NO_ENGINE
 
 
 def least_loaded(router, seqs, seq, now):
+    turn_to(router, seqs, seq)
     return least(router)
 
 
 def power_of_two(router, seqs, seq, now):
     """Two different engines; the first drawn where their loads are equal. source: Mitzenmacher, 2001"""
+    turn_to(router, seqs, seq)
     n = num_accepting(router)
     if n < 2:
         return accepting(router, 0)
@@ -37,22 +42,25 @@ def power_of_two(router, seqs, seq, now):
     return other if load_of(router, other) < load_of(router, one) else one
 
 
-@inline
+@jit
 def count(router, seqs, event, seq, engine):
     """The router's own count of what it has sent."""
-    load = router.load
+    if event > OUTPUT_BLOCK:  # it is about no sequence
+        return
+    turn_to(router, seqs, seq)
+    row = router.load[router.base + engine]
     if event == SENT:
-        pending = seqs.prompt[seq] - max(router.predicted, 0)
+        pending = max(seqs.prompt[seq] - router.cached[engine], 0)
         router.booked[seq] = pending
-        load[engine, IN_FLIGHT] += 1
-        load[engine, PENDING_TOKENS] += pending
-        load[engine, HELD_TOKENS] += seqs.prompt[seq]
+        row[IN_FLIGHT] += 1
+        row[PENDING_TOKENS] += pending
+        row[HELD_TOKENS] += seqs.prompt[seq]
     elif event == FIRST_TOKEN or event == ENDED:
-        load[engine, PENDING_TOKENS] -= router.booked[seq]
+        row[PENDING_TOKENS] -= router.booked[seq]
         router.booked[seq] = 0
         if event == ENDED:
-            load[engine, IN_FLIGHT] -= 1
-            load[engine, HELD_TOKENS] -= seqs.prompt[seq]
+            row[IN_FLIGHT] -= 1
+            row[HELD_TOKENS] -= seqs.prompt[seq]
 
 
 def hear(router, seqs, event, subject, engine, now):

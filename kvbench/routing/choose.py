@@ -8,6 +8,12 @@ from ..core.jit import inline, jit
 from .router import HELD_TOKENS, KV_ALL, KV_USED, NO_ENGINE
 
 
+@inline
+def turn_to(router, seqs, seq):
+    """Of several routers, that of a sequence: requests go to them in turn."""
+    router.base = seqs.request[seq] % router.rules.routers * router.rules.num_engines
+
+
 @jit
 def draw(router, n):
     """A whole number below n, each as likely as any other. source: splitmix64, the top bits of a product"""
@@ -23,9 +29,10 @@ def draw(router, n):
 def load_of(router, engine):
     """The load by which engines are compared: a count, or a share of what the engine has."""
     column = router.rules.load_column
-    load = np.float64(router.load[engine, column])
+    row = router.load[router.base + engine]
+    load = np.float64(row[column])
     if column == KV_USED or column == HELD_TOKENS:
-        load /= max(router.load[engine, KV_ALL], 1)
+        load /= max(row[KV_ALL], 1)
     return load
 
 
@@ -56,4 +63,20 @@ def least(router):
             load = load_of(router, engine)
             if best == NO_ENGINE or load < least_load:
                 best, least_load = engine, load
+    return best
+
+
+@jit
+def draw_least(router, cost):
+    """An engine of the least cost that takes requests; of equal ones any, by chance. source: reservoir of one"""
+    best, num = NO_ENGINE, 0
+    for engine in range(router.accepts.size):
+        if router.accepts[engine] == 0:
+            continue
+        if best == NO_ENGINE or cost[engine] < cost[best]:
+            best, num = engine, 1
+        elif cost[engine] == cost[best]:
+            num += 1
+            if draw(router, num) == 0:
+                best = engine
     return best

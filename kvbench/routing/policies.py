@@ -11,7 +11,7 @@ from numba import njit
 
 from ..core.jit import PLAIN
 from ..scheduler.state import Sequences
-from . import by_load, sessions
+from . import belief, by_load, cache_aware, kv_aware, own_file, predicted_ttft, prefix_hash, scorers, sessions
 from .router import HEAR_FUNCTION, ROUTE_FUNCTION, Router
 from .settings import RouterSettings
 
@@ -30,12 +30,18 @@ _VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "least-loaded": (by_load.least_loaded, by_load.hear),
     "power-of-two": (by_load.power_of_two, by_load.hear),
     "session": (sessions.route, by_load.hear),
+    "prefix-hash": (prefix_hash.route, by_load.hear),
+    "cache-aware": (cache_aware.route, cache_aware.hear),
+    "kv-aware": (kv_aware.route, kv_aware.hear),
+    "scorers": (scorers.route, belief.hear),
+    "predicted-ttft": (predicted_ttft.route, belief.hear),
+    "oracle": (predicted_ttft.route, belief.hear),
 }
 
 
 def verbs_of(settings: RouterSettings) -> RouterVerbs:
     """The verbs of a policy."""
-    route, hear = _VERBS[settings.policy]
+    route, hear = (own_file.route, belief.hear) if settings.is_own_file else _VERBS[settings.policy]
     return RouterVerbs(_pointer(route, ROUTE_FUNCTION), _pointer(hear, HEAR_FUNCTION))
 
 

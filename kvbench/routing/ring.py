@@ -2,7 +2,7 @@
 
 An engine that takes no requests is passed over: its keys go to those behind its points, all others stay.
 
-source: libketama (MD5, four points of 32 bits a digest), as in uhashring, the ring of vLLM's production stack
+source: uhashring, the ring of vLLM's production stack, in its default form (MD5; not its ketama form)
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from ..core.jit import inline
 from ..core.requests import I64
 
-_POINTS_PER_DIGEST = 4
+_DROPPED_BITS = 65
+"""Of the 128 of MD5: a point is a positive int64, in the same order."""
 
 
 def engine_name(engine: int) -> str:
@@ -23,18 +24,14 @@ def engine_name(engine: int) -> str:
     return f"engine-{engine}"
 
 
-def point_of(name: str, which: int = 0) -> int:
-    """A point of a name, 32 bits."""
-    digest = md5(name.encode(), usedforsecurity=False).digest()
-    return int.from_bytes(digest[4 * which : 4 * which + 4], "little")
+def point_of(name: str) -> int:
+    """The point of a name, 63 bits."""
+    return int.from_bytes(md5(name.encode(), usedforsecurity=False).digest(), "big") >> _DROPPED_BITS
 
 
 def make_ring(names: Sequence[str], points_each: int) -> tuple[I64, I64]:
-    """(points,) ascending and (points,) the number of the name that owns each; of equal points the last one stays."""
-    owner: dict[int, int] = {}
-    for number, name in enumerate(names):
-        for i in range(points_each):
-            owner[point_of(f"{name}-{i // _POINTS_PER_DIGEST}", i % _POINTS_PER_DIGEST)] = number
+    """(points,) ascending and (points,) the number of the name that owns each."""
+    owner = {point_of(f"{name}-{i}"): number for number, name in enumerate(names) for i in range(points_each)}
     points = np.array(sorted(owner), np.int64)
     return points, np.array([owner[int(p)] for p in points], np.int64)
 

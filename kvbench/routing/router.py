@@ -1,10 +1,9 @@
-"""The router: what it knows of n engines, and the verbs that decide and that hear what became of it.
+"""The router: what it knows of n engines. It knows no engine: somebody else fills arrays in, the rest it believes.
 
-    route(router, seqs, seq, now) -> engine, or NO_ENGINE     changes only what a decision costs the router
-    hear(router, seqs, event, subject, engine, now)           something that it learns; subject: a sequence, or a key
+    route(router, seqs, seq, now) -> engine                 or NO_ENGINE, BAD_CHOICE; SENT follows at once
+    hear(router, seqs, event, subject, engine, now)         something that it learns; subject: a sequence, or a key
 
-A router knows no engine: it sees arrays by number that somebody else fills in, and believes the rest. Both verbs are
-function pointers, so that a run compiles its own policy and nothing else.
+Both verbs are function pointers, so that a run compiles its own policy and nothing else; see policies.py.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..core.jit import PLAIN, struct
-from ..core.requests import I64, NONE, Requests
-from ..core.units import NS_PER_US
+from ..core.jit import PLAIN, jit, struct
 from ..prefix.keys import BlockKeys
 from ..scheduler.state import Sequences
-from .ring import engine_name, make_ring, point_of
-from .settings import RouterSettings
+from .block_view import BlockView
+from .holder_tree import HolderTree
 
 NO_ENGINE = -1
 """No engine takes requests."""
+BAD_CHOICE = -2
+"""A user's policy returned the number of no engine that takes requests."""
 
 UNKNOWN = -1
 """The router has no idea of what is cached."""
@@ -32,65 +31,128 @@ UNKNOWN = -1
 IN_FLIGHT, PENDING_TOKENS, HELD_TOKENS, REQUESTS, WAITING, QUEUED_TOKENS, KV_USED, KV_ALL = range(8)
 LOAD_COLUMNS = 8
 # IN_FLIGHT       requests that it has sent there and that have not ended
-# PENDING_TOKENS  of those without a first token: prompt tokens beyond what it believes cached
+# PENDING_TOKENS  of those without a first token: prompt tokens beyond what it believed cached
 # HELD_TOKENS     of all of them: prompt tokens
 # REQUESTS        waiting or running there, whoever sent them. WAITING: without a place in the batch
 # QUEUED_TOKENS   prompt tokens of these that are not computed yet, as the engine knows it
 # KV_USED, KV_ALL blocks that sequences hold, and all of them
 
 # What `hear` is told. Typed, since every literal would compile a callee of its own.
-SENT, FIRST_TOKEN, ENDED, STORED, REMOVED, LOST = np.arange(6)
+SENT, FIRST_TOKEN, ENDED, OUTPUT_BLOCK, STORED, REMOVED, LOST = np.arange(7)
 # SENT         the decision for sequence `subject` was carried out
 # FIRST_TOKEN  the client has the first token of sequence `subject`
 # ENDED        sequence `subject` has left the engine, whatever became of it; once for each SENT
+# OUTPUT_BLOCK sequence `subject` has filled another block with its output (only kv-aware heeds it)
 # STORED, REMOVED   the engine has, or has no more, the block whose chain hash is `subject`
 # LOST         the engine's cache is empty
+
+RING, MODULO, STICKY = range(3)
+OWN, EVENTS, TRUTH = range(3)
+
+PREFILL_STEP = 512
+"""Tokens between two points of Router.prefill_ns."""
+
+CHOOSE_FUNCTION: Any = (
+    None
+    if PLAIN
+    else types.FunctionType(
+        types.int64(types.int64[:, ::1], types.int64[::1], types.int64[::1], types.int64, types.int64, types.int64)
+    )
+)
+"""A user's policy; see own_file.py."""
 
 
 @struct
 class RouterRules:
-    """Settings as numbers; see routing.settings for their meaning."""
+    """Settings as numbers; see routing.settings for their meaning. *_column: of Router.load."""
 
+    num_engines: "i8"
+    routers: "i8"
     block_tokens: "i8"
     load_column: "i8"
+    queue_column: "i8"
     assign: "i8"
+    belief: "i8"
+    prefix_tokens: "i8"
+    bound: "f8"
+    match_threshold: "f8"
+    balance_abs: "f8"
+    balance_rel: "f8"
+    evict_ns: "i8"
+    ttl_ns: "i8"
+    credit: "f8"
+    credit_decay: "f8"
+    prefill_scale: "f8"
+    active_weight: "f8"
+    temperature: "f8"
+    weight_queue: "f8"
+    weight_kv: "f8"
+    weight_prefix: "f8"
+    weight_requests: "f8"
 
 
 @struct
 class Router:
-    """n engines; a place in an array is an engine's number.
+    """n engines, s sequences; a place in an array is an engine's number. Of r routers that do not know of each other,
+    arrays of shape (r x n) have the first router's first; those of the router in question begin at `base`.
 
     accepts      (n,) 1 = takes requests; one may be drained, dead, or not there yet
-    load         (n, 8) see LOAD_COLUMNS
+    load         (r x n, 8) see LOAD_COLUMNS; whoever reports calls `report`
     as_of        (n,) ns: when the reported columns were true
     truth        (n,) tokens of the sequence in question that are cached on each engine now, where wants_truth is set
     wants_load   the reported columns are wanted as they are now, before every decision
-    predicted    tokens that the router believes cached where it sent the last one; UNKNOWN
-    booked       (sequences,) tokens that a sequence has in PENDING_TOKENS
-    turn         decisions so far
+    wants_events STORED and REMOVED are wanted
+    predicted    tokens that the router believes cached where it sends the sequence; UNKNOWN
+    cached       (n,) the same of every engine, as looked up last
+    booked       (s,) tokens that a sequence has in PENDING_TOKENS
+    turns        (r,) decisions so far
     random       state of its generator
     session      (requests,) number of the session's key, NONE = no session. session_point: (keys,) on the ring
-    home         (keys,) engine of a session under assign = sticky; NO_ENGINE = none yet
+    home         (r x keys,) engine of a session under assign = sticky; NO_ENGINE = none yet
     ring_point, ring_engine   (points,) the ring, ascending
+    tree, view   beliefs: what was sent where; what the engines' events say
+    next_evict   ns, when the tree is trimmed next
+    keys         scratch, of a prompt's blocks
+    live         of requests in flight: who holds which blocks, by how many requests. leaf: (s,) a sequence's node there
+    shared       (n,) blocks of the sequence in question that live requests hold there
+    output_blocks   (r x n,) of live requests. grown: (s,) those of one
+    cost         (n,) of the decision; the least wins
+    prefill_ns   (n, points) ns of a prefill of 0, PREFILL_STEP, 2 x PREFILL_STEP ... tokens, at least two points
+    choose       a user's policy
     """
 
     rules: "RouterRules"
     block_keys: "BlockKeys"
+    base: "i8"
     accepts: "i8[::1]"
     load: "i8[:,::1]"
     as_of: "i8[::1]"
     truth: "i8[::1]"
     wants_truth: "b1"
     wants_load: "b1"
+    wants_events: "b1"
     predicted: "i8"
+    cached: "i8[::1]"
     booked: "i8[::1]"
-    turn: "i8"
+    turns: "i8[::1]"
     random: "u8"
     session: "i8[::1]"
     session_point: "i8[::1]"
     home: "i8[::1]"
     ring_point: "i8[::1]"
     ring_engine: "i8[::1]"
+    tree: "HolderTree"
+    view: "BlockView"
+    next_evict: "i8"
+    keys: "i8[::1]"
+    live: "HolderTree"
+    leaf: "i8[::1]"
+    shared: "i8[::1]"
+    output_blocks: "i8[::1]"
+    grown: "i8[::1]"
+    cost: "f8[::1]"
+    prefill_ns: "i8[:,::1]"
+    choose: "CHOOSE_FUNCTION"
 
 
 ROUTE_FUNCTION: Any = None
@@ -101,57 +163,10 @@ if not PLAIN:
     HEAR_FUNCTION = types.FunctionType(types.void(Router.numba_type, Sequences.numba_type, _i8, _i8, _i8, _i8))
 
 
-_LOADS = {
-    ("own", "requests"): IN_FLIGHT,
-    ("own", "queued-tokens"): PENDING_TOKENS,
-    ("own", "kv"): HELD_TOKENS,
-    ("reported", "requests"): REQUESTS,
-    ("reported", "queued-tokens"): QUEUED_TOKENS,
-    ("reported", "kv"): KV_USED,
-}
-RING, MODULO, STICKY = range(3)
-_ASSIGN = {"ring": RING, "modulo": MODULO, "sticky": STICKY}
-
-
-def make_router(
-    settings: RouterSettings, requests: Requests, num_engines: int, keys: BlockKeys, block_tokens: int
-) -> Router:
-    """At t = 0: every engine takes requests, nothing is in flight.
-
-    num_engines   those that are added later too; whoever adds them sets `accepts`
-    keys          of the requests' blocks of block_tokens tokens
-    """
-    num = requests.num_sequences
-    session, names = _sessions(requests)
-    points, owners = make_ring([engine_name(e) for e in range(num_engines)], settings.ring_points)
-    return Router(
-        RouterRules(block_tokens, _LOADS[settings.load, settings.load_by], _ASSIGN[settings.assign]),
-        keys,
-        np.ones(num_engines, np.int64),
-        np.zeros((num_engines, LOAD_COLUMNS), np.int64),
-        np.zeros(num_engines, np.int64),
-        np.zeros(num_engines, np.int64),
-        False,
-        settings.refresh_ms == 0 and settings.load == "reported",
-        UNKNOWN,
-        np.zeros(num, np.int64),
-        0,
-        np.uint64(max(settings.seed, 0)),
-        session,
-        np.array([point_of(name) for name in names], np.int64),
-        np.full(len(names), NO_ENGINE, np.int64),
-        points,
-        owners,
-    )
-
-
-def decision_ns(settings: RouterSettings, prompt_tokens: I64) -> I64:
-    """What the decision on a prompt takes."""
-    return np.rint((settings.decide_us + settings.hash_us_per_token * prompt_tokens) * NS_PER_US).astype(np.int64)
-
-
-def _sessions(requests: Requests) -> tuple[I64, list[str]]:
-    """(requests,) number of the session among those that there are, or NONE; and the keys of them all."""
-    ids, number = np.unique(requests.session_id, return_inverse=True)
-    has_none = int(ids.size > 0 and ids[0] == NONE)
-    return (number - has_none).astype(np.int64), [str(i) for i in ids[has_none:]]
+@jit
+def report(router, engine, requests, waiting, queued_tokens, kv_used, kv_all):
+    """An engine says how loaded it is; every router hears it."""
+    for first in range(0, router.load.shape[0], router.rules.num_engines):
+        row = router.load[first + engine]
+        row[REQUESTS], row[WAITING], row[QUEUED_TOKENS] = requests, waiting, queued_tokens
+        row[KV_USED], row[KV_ALL] = kv_used, kv_all

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.jit import inline
-from .choose import accepting, least, num_accepting
+from .choose import accepting, least, num_accepting, turn_to
 from .ring import ring_place
 from .router import NO_ENGINE, RING, STICKY
 
@@ -14,13 +14,14 @@ def route(router, seqs, seq, now):
     source   ring: vLLM's production stack. modulo: SGLang's router before plain HTTP workers, where one worker more
              moves nearly all keys. sticky: its policy manual, with the least loaded worker for a new key
     """
+    turn_to(router, seqs, seq)
     session = router.session[seqs.request[seq]]
     if session < 0:
         return least(router)
     if router.rules.assign == RING:
         return on_ring(router, router.session_point[session])
     if router.rules.assign == STICKY:
-        return _home(router, session)
+        return _home(router, router.base // router.rules.num_engines * router.session_point.size + session)
     n = num_accepting(router)
     return accepting(router, router.session_point[session] % n) if n > 0 else NO_ENGINE
 
@@ -38,9 +39,9 @@ def on_ring(router, point):
 
 
 @inline
-def _home(router, session):
-    engine = router.home[session]
+def _home(router, key):
+    engine = router.home[key]
     if engine == NO_ENGINE or router.accepts[engine] == 0:
         engine = least(router)
-        router.home[session] = engine
+        router.home[key] = engine
     return engine

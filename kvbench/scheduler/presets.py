@@ -151,7 +151,14 @@ PRESETS: dict[str, Preset] = {
     ),
 }
 
-ALIASES = {"vllm": "vllm-0.33", "sglang": "sglang-0.5.23"}
+PRESETS["vllm-ascend-2026.8"] = Preset(
+    "vllm-ascend-2026.8",
+    "vLLM on Ascend, August 2026",
+    "vllm-ascend of August 2026: vLLM's scheduler and block hash, blocks of 128, graphs up to max_num_seqs",
+    {**PRESETS["vllm-0.33"].values, "block_tokens": 128, "costs.graphs": "vllm-ascend"},
+)
+
+ALIASES = {"vllm": "vllm-0.33", "vllm-ascend": "vllm-ascend-2026.8", "sglang": "sglang-0.5.23"}
 """A short name is the newest version known here."""
 
 

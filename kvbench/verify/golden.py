@@ -17,9 +17,11 @@ from ..core.errors import KvbenchError
 from .expert_moves import ReplicaChoices, TransferPlans
 from .expert_placement import AscendPolicies, Placements
 from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
+from .kv_router import KvRouter
 from .pull_pair import PullPair
 from .push_pair import PushPair
 from .recording import Recording, Row, find_recordings, read_recording
+from .routers import SglangRouter, SmgRouter, StackRouter, VllmRouter
 from .sglang_policy import SglangPolicy
 from .sglang_radix import SglangRadix
 from .sglang_requests import SglangRequests
@@ -44,8 +46,13 @@ COMPONENTS: dict[str, type[Stream]] = {
     "eplb_updator": AscendTimeline,
     "pd_nixl_pull": PullPair,
     "pd_queues": PushPair,
+    "kv_router": KvRouter,
 }
 """Component in the header of a recording -> what replays it."""
+
+ROUTER = "router"
+ROUTERS: dict[str, type[Stream]] = {kind.ENGINE: kind for kind in (SglangRouter, VllmRouter, SmgRouter, StackRouter)}
+"""Engine in the header of a recording of component `router` -> what replays it."""
 
 ABSENT = "(absent)"
 
@@ -105,7 +112,7 @@ def verify(recording: Recording) -> Verdict:
     if unknown := why_unknown(header):
         return Verdict(recording.name, engine, len(rows), unknown=unknown)
     with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-        stream = _guarded(header, COMPONENTS[header["component"]], header, rows)
+        stream = _guarded(header, _stream, header, rows)
         observed = getattr(stream, "recorded", recorded)
         for number, row in enumerate(rows):
             _check_operation(stream, row)
@@ -116,20 +123,43 @@ def verify(recording: Recording) -> Verdict:
     return Verdict(recording.name, engine, len(rows), len(rows), f"line {recording.last.line}, the summary", found)
 
 
+def kind_of(header: Row) -> type[Stream] | None:
+    """What replays a recording with this header."""
+    if header["component"] == ROUTER:
+        return ROUTERS.get(header["engine"])
+    return COMPONENTS.get(header["component"])
+
+
+def _stream(header: Row, rows: tuple[Row, ...]) -> Stream:
+    kind = kind_of(header)
+    assert kind is not None  # why_unknown has looked
+    return kind(header, rows)
+
+
 def why_unknown(header: Row) -> str:
     """Why kvbench cannot replay a stream with this header; "" if it can."""
-    kind = COMPONENTS.get(header["component"])
+    kind = kind_of(header)
     if kind is None:
-        return f"component {header['component']} is unknown; known are {', '.join(COMPONENTS)}"
+        if header["component"] == ROUTER:
+            return f"router {header['engine']} is unknown; known are {', '.join(ROUTERS)}"
+        return f"component {header['component']} is unknown; known are {', '.join((*COMPONENTS, ROUTER))}"
     if header["engine"] != kind.ENGINE or header["version"] not in kind.VERSIONS:
         known = f"{kind.ENGINE} {' and '.join(kind.VERSIONS)}"
         return f"{header['engine']} {header['version']} is unknown for {header['component']}; known: {known}"
     for name, value in header["params"].items():
-        if name in kind.FIXED and value != kind.FIXED[name]:
-            return f"parameter {name} = {value} is not modelled; only {kind.FIXED[name]} is"
+        if name in kind.FIXED and not _is_fixed(value, kind.FIXED[name]):
+            return f"parameter {name} = {value} is not modelled; only {_shown(kind.FIXED[name])} is"
         if name not in kind.FIXED and name not in kind.PARAMS:
             return f"parameter {name} is unknown for {header['component']}"
     return ""
+
+
+def _is_fixed(value: Any, allowed: Any) -> bool:
+    return value in allowed if isinstance(allowed, frozenset) else value == allowed
+
+
+def _shown(allowed: Any) -> str:
+    return " or ".join(sorted(allowed)) if isinstance(allowed, frozenset) else str(allowed)
 
 
 def _check_operation(stream: Stream, row: Row) -> None:

@@ -28,7 +28,7 @@ class Stream(Protocol):
     """A component of kvbench that is led through the rows of a recording.
 
     ENGINE, VERSIONS   whose recordings it understands
-    PARAMS             names of parameters it understands; those of FIXED only with that value
+    PARAMS             names of parameters it understands; those of FIXED only with that value, or one of a frozenset
     """
 
     ENGINE: ClassVar[str]

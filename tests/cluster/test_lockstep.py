@@ -14,7 +14,7 @@ from kvbench.cluster.lockstep_simulation import LockstepSimulation
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
 from kvbench.core.journal import FINISHED
-from kvbench.costs.tables import GRAPH_BUCKET, CostTables, Graphs
+from kvbench.costs.tables import GRAPH_BUCKET, CostTables, Graphs, padding
 from kvbench.engine.settings import EngineSettings
 
 from ..engine.compare import small_tables
@@ -97,7 +97,7 @@ def test_fewest_tokens_looks_at_lengths():
 def test_all_ranks_are_padded_to_the_widest():
     """One rank decodes five sequences, the other four: both take the graph of eight."""
     tables = small_tables()
-    values = {**tables.read(), "graph_sizes": Graphs((1, 2, 4, 8, 16)).table()}
+    values = {**tables.read(), "graph_sizes": padding(Graphs((1, 2, 4, 8, 16)))}
     padded = CostTables(*(values[name] for name in CostTables.fields))
     simulation = LockstepSimulation(request_table(burst(9, 4, 20)), VLLM, padded, 2, "round-robin")
     seen = set()

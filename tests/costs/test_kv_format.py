@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvbench.bench.kv_notes import regime
+from kvbench.bench.cost_notes import regime
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.costs.deployment import Deployment

@@ -170,3 +170,27 @@ def test_many_contents_are_told_apart():
         ids = [(EXPLICIT, int(token), 1) for token in random.integers(0, 3, 24)]
         asks.append(Ask([(1, int(random.integers(1, 40)), 7), *ids], [(1000 + i, 0, 1)]))
     assert_keys_name_contents(asks, 3)
+
+
+@pytest.mark.parametrize("block_tokens", [2, 3])
+def test_prompts_of_ids_that_leave_each_other_at_any_token(block_tokens):
+    """Hundreds of blocks: guessed from what followed before, hashed ahead, or gathered across a cut."""
+    random = np.random.default_rng(2)
+    prompts = [random.integers(0, 3, 150).tolist()]
+    for _ in range(30):
+        before = prompts[random.integers(0, len(prompts))]
+        prompts.append(before[: random.integers(0, 150)] + random.integers(0, 3, 20).tolist())
+    asks = []
+    for i, ids in enumerate(prompts):
+        runs = [(EXPLICIT, token, 1) for token in ids]
+        asks.append(Ask(runs, [(1000 + i, 0, 1)]))
+        asks.append(Ask([*runs[:7], (1, 0, 5), *runs], [(2000 + i, 0, 1)]))
+    assert_keys_name_contents(asks, block_tokens)
+
+
+def test_a_repeated_prompt_of_ids_is_one_run():
+    ids = np.random.default_rng(3).integers(0, 9, 64)
+    runs = [(EXPLICIT, int(token), 1) for token in ids]
+    keys = block_keys(request_table([Ask(runs, [(7, 0, 1)])] * 2), 4)
+    assert len(np.unique(ids.reshape(-1, 4), axis=0)) == 16
+    assert np.diff(keys.offset).tolist() == [1, 1]

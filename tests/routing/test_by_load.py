@@ -42,7 +42,7 @@ def events(pair, data):
             if what == "accept":
                 pair.accept(engine, data.draw(st.booleans()))
             elif what == "report":
-                pair.report(engine, *(data.draw(st.integers(0, 9)) for _ in range(3)), data.draw(st.integers(9, 12)))
+                pair.report(engine, *(data.draw(st.integers(0, 9)) for _ in range(4)), data.draw(st.integers(9, 12)))
             elif waiting:
                 one = data.draw(st.sampled_from(sorted(waiting)))
                 if what == "first" and waiting[one]:
@@ -60,8 +60,8 @@ def test_every_decision_is_the_reference_s(case):
         assert got == wanted
         for number, engine in enumerate(pair.reference.engines):
             assert pair.router.load[number, IN_FLIGHT] == len(engine.live)
-            assert pair.router.load[number, PENDING_TOKENS] == sum(p for _, p in engine.live.values())
-            assert pair.router.load[number, HELD_TOKENS] == sum(p for p, _ in engine.live.values())
+            assert pair.router.load[number, PENDING_TOKENS] == sum(v[1] for v in engine.live.values())
+            assert pair.router.load[number, HELD_TOKENS] == sum(v[0] for v in engine.live.values())
 
 
 def test_a_ring_moves_only_the_keys_of_the_engine_that_went():

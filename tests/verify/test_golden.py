@@ -15,7 +15,7 @@ from kvbench.verify.golden import ABSENT, COMPONENTS, differences, verify, verif
 from kvbench.verify.recording import Recording, read_recording
 from kvbench.verify.scheduler_stream import SchedulerStream
 
-from ..recordings import CHOICE, recording_params
+from ..recordings import CHOICE, recording_name, recording_params
 
 ONE_EACH = {
     "v1_scheduler": "vllm_sched_04_cache_preempt",
@@ -33,8 +33,18 @@ ONE_EACH = {
     "eplb_updator": "timeline_08_ascend",
     "pd_nixl_pull": "vllm_pd_15_mix_small",
     "pd_queues": "sglang_pd_17_mix_p16",
+    "kv_router": "dyn_00_default",
 }
 """A stream of every component."""
+
+NOT_MODELLED = (
+    "dyn_05_hash",  # kvbench names blocks by what is in them
+    "ps_03_prefix_256",  # prompts by 128 characters
+    "ps_05_qps_window",  # requests per second of a window
+    "ps_06_roundrobin",  # a turn of its own for every set of endpoints
+    "sgl_11_manual_mingroup",  # by the sessions in flight
+    "sgl_13_prefix_hash_http",  # refuses everything: no tokens
+)
 
 EXPERTS = {
     "placement": "out deepseek p2l 0 3",
@@ -55,7 +65,9 @@ def load(name: str) -> Recording:
 @pytest.mark.parametrize("path", recording_params("*"))
 def test_every_recorded_value_is_equal(path):
     verdict = verify(read_recording(path))
-    assert verdict.unknown == ""
+    assert bool(verdict.unknown) == (recording_name(path) in NOT_MODELLED)
+    if verdict.unknown:
+        return
     assert verdict.differences == (), verdict.where
     assert verdict.agreed == verdict.steps > 0
 
@@ -73,6 +85,24 @@ def test_the_engine_is_sound_all_the_way(path):
 
 def test_there_is_a_stream_of_every_component():
     assert set(ONE_EACH) == set(COMPONENTS)
+
+
+@pytest.mark.parametrize("name", ["sgl_03_th08_4w", "ps_07_session", "smg_06_consistent", "vllmr_06_chat"])
+def test_another_choice_of_a_router_is_found(name):
+    recording = load(name)
+    rows = list(copy.deepcopy(recording.rows))
+    number = len(rows) // 2
+    while "worker" not in rows[number].get("out", {}) or (name[:3] == "smg" and not _was_seen(rows, number)):
+        number += 1
+    out = rows[number]["out"]
+    out["worker"] += 1 if out["worker"] == 0 else -1
+    verdict = verify(Recording(recording.name, recording.header, tuple(rows), recording.last))
+    assert verdict.agreed == number
+    assert [d.field for d in verdict.differences] == ["worker"]
+
+
+def _was_seen(rows: list[Any], number: int) -> bool:
+    return any(row.get("key") == rows[number]["key"] for row in rows[:number])
 
 
 @pytest.mark.parametrize("component", EXPERTS)

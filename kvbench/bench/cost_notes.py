@@ -1,8 +1,9 @@
-"""What a quantised cache is worth to the run at hand: in which regime it is, and from which context on it is faster."""
+"""What a reader must be told of the costs: what a quantised cache is worth to the run, and what overlap hides."""
 
 from __future__ import annotations
 
 from ..core.journal import Counters
+from ..costs.graph_keys import SyncSettings
 from ..costs.kv_format import is_quantised, token_bytes
 from ..costs.kv_times import break_even_tokens
 from .step_times import found_times
@@ -22,6 +23,17 @@ def kv_notes(system: System, counters: Counters) -> tuple[str, ...]:
         f"KV {d.kv_dtype}: {100 * share:.1f} % of the bytes of 16 bits, scales included; {faster}, this run holds "
         f"{counters.kv_tokens_mean:,.0f} in the mean; regime: {regime(counters, share, even)}. What it does to the "
         "answers is not modelled",
+    )
+
+
+def sync_notes(sync: SyncSettings, overlap: bool) -> tuple[str, ...]:
+    """Where host and device wait for each other, and what of it overlap hides; none where nothing is said of it."""
+    if sync == SyncSettings():
+        return ()
+    tables = "hidden by overlap" if overlap else "not hidden: overlap is off"
+    return (
+        f"sync points of a step: sampling {sync.sampling_us:g} us and logits {sync.logits_us:g} us, hidden by nothing; "
+        f"block tables {sync.block_tables_us:g} us, {tables}",
     )
 
 

@@ -1,0 +1,91 @@
+"""What a router believes to be cached: where it sent what, what the engines' events say, or the truth.
+
+look_up   fills Router.cached for a sequence
+learn     what it hears changes what it believes
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import jit
+from ..prefix.chain_hash import root_hash
+from ..prefix.keys import fill_keys
+from . import block_view, holder_tree
+from .by_load import count
+from .router import LOST, OWN, REMOVED, SENT, STORED, TRUTH
+
+
+@jit
+def root_of(router, seqs, seq):
+    """The root of a sequence's namespace in a tree of the router in question."""
+    return -1 - (seqs.namespace[seq] * router.rules.routers + router.base // router.rules.num_engines)
+
+
+@jit
+def prompt_keys(router, seqs, seq):
+    """Fill Router.keys with the whole blocks of a prompt; returns how many there are."""
+    n = seqs.prompt[seq] // router.rules.block_tokens
+    fill_keys(router.block_keys, seq, 0, n, router.keys)
+    return n
+
+
+@jit
+def look_up(router, seqs, seq):
+    """Fill Router.cached with the leading tokens of a sequence that each engine is believed to have."""
+    cached, belief = router.cached, router.rules.belief
+    if belief == TRUTH:
+        for i in range(cached.size):
+            cached[i] = router.truth[i]
+        return
+    n = prompt_keys(router, seqs, seq)
+    if belief == OWN:
+        holder_tree.look(router.tree, root_of(router, seqs, seq), router.keys, n, router.base, cached)
+    else:
+        block_view.held_prefix(router.view, root_hash(seqs.namespace[seq]), router.keys, n, cached)
+    for i in range(cached.size):
+        cached[i] *= router.rules.block_tokens
+
+
+@jit
+def predict(router, seqs, seq, engine):
+    """What of a sequence the engine will find: at least one token is computed."""
+    bt = router.rules.block_tokens
+    router.predicted = min(router.cached[engine], (seqs.prompt[seq] - 1) // bt * bt)
+
+
+@jit
+def trim(router, now):
+    """Now and then what is over the limit of an engine, or too old, is no more believed."""
+    if now < router.next_evict:
+        return
+    router.next_evict = (now // router.rules.evict_ns + 1) * router.rules.evict_ns
+    holder_tree.evict(router.tree, router.tree.limit, now - router.rules.ttl_ns)
+
+
+@jit
+def learn(router, seqs, event, subject, engine, now):
+    """Of a policy that has a belief."""
+    belief = router.rules.belief
+    if belief == OWN:
+        if event == SENT:
+            n = prompt_keys(router, seqs, subject)
+            port = router.base + engine
+            node, _ = holder_tree.insert(router.tree, root_of(router, seqs, subject), router.keys, n, port, now)
+            holder_tree.stamp_path(router.tree, node, port, now)
+        elif event == LOST:
+            for first in range(0, router.tree.held.size, router.rules.num_engines):
+                holder_tree.drop_engine(router.tree, np.int64(first) + engine)
+    elif belief != TRUTH:
+        if event == STORED:
+            block_view.stored(router.view, subject, engine)
+        elif event == REMOVED:
+            block_view.removed(router.view, subject, engine)
+        elif event == LOST:
+            block_view.drop_engine(router.view, engine)
+
+
+def hear(router, seqs, event, subject, engine, now):
+    """Of a policy that keeps nothing beside its belief."""
+    count(router, seqs, event, subject, engine)
+    learn(router, seqs, event, subject, engine, now)

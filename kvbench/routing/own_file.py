@@ -1,0 +1,102 @@
+"""A user's policy: FILE.py:NAME, a function of arrays that returns the number of an engine.
+
+NAME(load, cached, accepts, prompt_tokens, session, now) -> engine
+
+load      (engines, 8) columns as in router.py: in flight, pending tokens, held tokens (the router's own count), then
+          requests, waiting, queued tokens, KV blocks used, KV blocks (as reported)
+cached    (engines,) leading tokens of the prompt that each engine is believed to have, see router.belief
+accepts   (engines,) 1 = takes requests
+session   its number, -1 = none. now: ns
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ..core.errors import UsageError
+from ..core.jit import PLAIN
+from .belief import look_up, predict, trim
+from .choose import num_accepting, turn_to
+from .router import BAD_CHOICE, CHOOSE_FUNCTION, LOAD_COLUMNS, NO_ENGINE
+
+
+def route(router, seqs, seq, now):
+    turn_to(router, seqs, seq)
+    trim(router, now)
+    if num_accepting(router) == 0:
+        return NO_ENGINE
+    look_up(router, seqs, seq)
+    choose, base, n = router.choose, router.base, router.accepts.size
+    session = router.session[seqs.request[seq]]
+    engine = choose(router.load[base : base + n], router.cached, router.accepts, seqs.prompt[seq], session, now)
+    if engine < 0 or engine >= n or router.accepts[engine] == 0:
+        return BAD_CHOICE
+    predict(router, seqs, seq, engine)
+    return engine
+
+
+def _first(load, cached, accepts, prompt_tokens, session, now):
+    return 0
+
+
+@cache
+def no_choice() -> Any:
+    """What stands there where no user has a policy."""
+    return _first if PLAIN else _compile(_first, True)
+
+
+@cache
+def find_choice(name: str) -> Callable[..., int]:
+    """The function of FILE.py:NAME, compiled. UsageError says in one line what is wrong with it."""
+    file, colon, function = name.rpartition(":")
+    if not colon or not function.isidentifier():
+        raise UsageError(f"router.policy {name!r} is not known; `kvbench list` shows them, or my_file.py:my_policy")
+    path = Path(file)
+    if not path.is_file():
+        raise UsageError(f"router.policy: {path}: no such file; write it as my_file.py:my_policy")
+    spec = importlib.util.spec_from_file_location(f"kvbench_router_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"router.policy: {path} is not a Python file; its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file raises
+        raise UsageError(f"router.policy: {path} cannot be run: {_one_line(error)}") from None
+    return _checked(path, function, getattr(module, function, None))
+
+
+def _checked(path: Path, name: str, function: Any) -> Callable[..., int]:
+    """Compiled, and called on two imaginary engines."""
+    if not callable(function):
+        raise UsageError(f"router.policy: {path} has no function {name}")
+    plain = getattr(function, "py_func", function)
+    two = np.ones(2, np.int64)
+    try:
+        made = plain if PLAIN else _compile(plain)
+        value = plain(np.zeros((2, LOAD_COLUMNS), np.int64), np.zeros(2, np.int64), two, 1, -1, 0)
+        if not isinstance(value, int | np.integer):
+            raise TypeError(f"it gave {value!r}")
+        return made
+    except Exception as error:  # whatever numba or the function raises
+        raise UsageError(
+            f"router.policy: {path}: {name}(load, cached, accepts, prompt_tokens, session, now) returns the number "
+            f"of an engine, and numba compiles it: {_one_line(error)}"
+        ) from None
+
+
+def _compile(plain: Callable[..., Any], keep: bool = False) -> Any:
+    """keep: on disk; Numba does not find the module of a user's file again."""
+    return njit(CHOOSE_FUNCTION.signature, cache=keep, error_model="numpy")(plain)
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Failed in", "- Resolution", "During:", "File ", "["))]
+    return f"{type(error).__name__}: {(told or lines or ['no message'])[0][:200]}"

@@ -1,0 +1,37 @@
+"""The engine on which the first token will come first: what is queued there, and what of this prompt is not cached.
+
+The time is that of a prefill of so many tokens by the engine's own cost tables (Router.prefill_ns). Under the truth,
+with load as it is now, this is the oracle.
+"""
+
+from __future__ import annotations
+
+from ..core.jit import jit
+from .belief import look_up, predict, trim
+from .choose import turn_to
+from .router import NO_ENGINE, PREFILL_STEP
+
+
+def route(router, seqs, seq, now):
+    turn_to(router, seqs, seq)
+    trim(router, now)
+    look_up(router, seqs, seq)
+    best, least_ns = NO_ENGINE, 0
+    for engine in range(router.accepts.size):
+        if router.accepts[engine] == 1:
+            uncached = max(seqs.prompt[seq] - router.cached[engine], 1)
+            queued = router.load[router.base + engine, router.rules.queue_column]
+            ns = prefill_ns(router.prefill_ns, engine, queued + uncached)
+            if best == NO_ENGINE or ns < least_ns:
+                best, least_ns = engine, ns
+    if best != NO_ENGINE:
+        predict(router, seqs, seq, best)
+    return best
+
+
+@jit
+def prefill_ns(table, engine, tokens):
+    """Time to compute so many tokens; between two points of the table in proportion, beyond it as in its last part."""
+    row = table[engine]
+    part = min(tokens // PREFILL_STEP, row.size - 2)
+    return row[part] + (row[part + 1] - row[part]) * (tokens - part * PREFILL_STEP) // PREFILL_STEP
