@@ -29,13 +29,14 @@ NOT_RUN = {
     "doctor": "says whether this machine can measure, which one that runs tests cannot",
     "run hit-ttft": "runs on the measured clock",
     "run chunk-stall": "runs on the measured clock",
+    "policy": "70 runs: tests/advise/test_policy.py runs it small",
     "validate": "needs tables of measured servers: tests/fidelity runs it on small ones",
     "calibrate": "needs measurements of a server: tests/fidelity runs it",
     "device": "needs a table of measured operators: tests/costs reads small ones",
 }
 """First words of a command -> why no test of this file runs it."""
 
-FEW = {"run": "8", "ab": "8", "sweep": "4", "capacity": "12"}
+FEW = {"run": "8", "ab": "8", "sweep": "4", "capacity": "12", "advise": "8"}
 """Command -> prompts it gets here."""
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="needs a checkout")
@@ -62,8 +63,10 @@ def smaller(line: str) -> list[str]:
         arguments += ["--num-prompts", FEW[command]]
     if command == "capacity":
         arguments += ["--seeds", "1", "--precision", "0.5"]
-    if command == "sweep":
+    if command in ("sweep", "advise"):
         arguments += ["--jobs", "1"]
+    if command == "advise":
+        arguments += ["--seeds", "1", "--budget", "1"]
     return arguments
 
 

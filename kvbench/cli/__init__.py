@@ -28,6 +28,7 @@ from .kernels import kernels_command
 from .machine import doctor_command, env_command
 from .options import give_verbose
 from .plot import plot_command
+from .policy import policy_command
 from .record import record_command
 from .report import report_command
 from .run import run_command
@@ -75,6 +76,7 @@ app.add_command(gate_command, "gate")
 app.add_command(capacity_command, "capacity")
 app.add_command(sweep_command, "sweep")
 app.add_command(advise_command, "advise")
+app.add_command(policy_command, "policy")
 app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
 app.add_command(device_command, "device")
