@@ -33,6 +33,7 @@ from ..engine.settings import (
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
 from .fleet import check_fleet, closed_groups
+from .start import check_start
 
 _HOST_LINK_SHARE = 0.8
 """Of the host link's bandwidth that large copies reach."""
@@ -87,8 +88,9 @@ def build_system(config: Config, record_steps: bool = False) -> System:
     device = find_device(config["device"])
     model = find_model(config["model"])
     _check_ranks(config, model)
-    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     config = config.replaced(_closed(config, model), "by model")
+    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
+    check_start(config)
     config = config.replaced(_measured_host(config), config["step_times"] or config["device"])
     deployment = Deployment(
         device=device,
@@ -155,9 +157,10 @@ def _measured_system(config: Config, asked: Config) -> System:
     check_config(config)
     device, shape = this_machine(), model_config(config)
     model = catalogue_model(model_name(config), shape)
-    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
     if config["max_model_len"] == 0:
         config = config.replaced({"max_model_len": model.max_positions}, "by model")
+    config = config.replaced(automatic(config.values, device.memory_bytes), "by device")
+    check_start(config)
     budget = cpu_budget(config, shape)
     config = config.replaced({"cache.blocks": budget.num_blocks, "kv_dtype": "bf16"}, "memory budget")
     deployment = Deployment(device, model, "bf16", "bf16", 1, config["block_tokens"], config["max_model_len"])

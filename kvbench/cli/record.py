@@ -26,13 +26,14 @@ def record_command(
 
     The engine's public classes are led through generated operations, with a model that only emits given tokens: its
     KV cache manager and scheduler (vllm 0.19, 0.33); its radix tree, waiting order, admission and scheduler (sglang
-    0.5.12, 0.5.23). It has to be importable here; no GPU is used.
+    0.5.12, 0.5.23). It has to be importable here; no GPU is used. In an environment of its own:
 
     \b
-    For SGLang, in an environment of its own:
       pip install kvbench torch                  torch for the CPU
-      pip install --no-deps sglang==0.5.23       or unpack its wheel on PYTHONPATH
-      pip install transformers orjson msgspec    and what its imports ask for next
+      pip install --no-deps vllm==0.33.0         or sglang==0.5.23, or unpack its wheel on PYTHONPATH
+      pip install transformers pydantic msgspec cbor2 cachetools py-cpuinfo xgrammar llguidance
+                                                 for vLLM, and what its imports ask for next
+      pip install transformers orjson msgspec    for SGLang, and what its imports ask for next
     Modules that exist only beside a GPU are stood in for.
     """
     from ..report.files import check_foreign

@@ -27,7 +27,7 @@ def list_command(as_json: bool) -> int:
     from ..costs.models import MODELS
     from ..routing.settings import POLICIES as ROUTERS
     from ..scheduler.keys import EVICTION, POLICIES
-    from ..scheduler.presets import ALIASES, PRESETS
+    from ..scheduler.presets import ALIASES, PRESETS, RECORDED
     from ..workload.protocols import PROTOCOLS
 
     presets = {name: preset.meaning for name, preset in PRESETS.items()}
@@ -35,6 +35,7 @@ def list_command(as_json: bool) -> int:
     sections = {
         "scenarios": ("kvbench run NAME", scenario_descriptions()),
         "presets": ("--preset", presets),
+        "engines recorded": ("kvbench verify golden", {name: ", ".join(found) for name, found in RECORDED.items()}),
         "models": ("--model, or a path to a config.json", {n: m.description for n, m in MODELS.items()}),
         "devices": ("--device", {n: d.description for n, d in DEVICES.items()}),
         "client protocols": ("--client", {name: protocol.meaning for name, protocol in PROTOCOLS.items()}),

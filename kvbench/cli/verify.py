@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from ..core.errors import EXIT_FAILED, EXIT_OK, UsageError
+from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from .progress import ProgressBar
+from .run import say
 
 
 @click.group(invoke_without_command=True)
@@ -109,7 +110,11 @@ def fuzz_command(
         for t in tallies
     ]
     passed = not any(t.failures for t in tallies)
-    return _tell(fuzz_report(lines, seed), passed, as_json, seed=seed, combinations=lines)
+    code = _tell(fuzz_report(lines, seed), passed, as_json, seed=seed, combinations=lines)
+    if any(t.interrupted for t in tallies):
+        say(f"interrupted: {sum(t.operations for t in tallies):,} of {operations:,} operations")
+        code = code or EXIT_INTERRUPTED
+    return code
 
 
 def _numbers(text: str | None) -> list[int] | None:

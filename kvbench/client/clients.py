@@ -46,7 +46,6 @@ class Clients:
     held            (n,) the queue behind the concurrency cap, from held_head to held_tail
     in_flight       sequences sent of which the client does not have the last token; concurrency: at most, 0 = no cap
     closed_loop     an intended arrival is the moment at which a place is free
-    refuse, capacity_tokens, max_model_len   what could never run is refused at arrival
     ended_ns        (r,) of a lead: when the last of its sequences that are done was
     think_ns        (r,) from there to the arrival
     marks, next_mark   sequences whose sending begins a phase, in order, and how many have begun
@@ -63,9 +62,6 @@ class Clients:
     in_flight: "i8"
     concurrency: "i8"
     closed_loop: "b1"
-    refuse: "b1"
-    capacity_tokens: "i8"
-    max_model_len: "i8"
     ended_ns: "i8[::1]"
     think_ns: "i8[::1]"
     marks: "i8[::1]"
@@ -79,9 +75,6 @@ def make_clients(
     *,
     concurrency: int,
     closed_loop: bool,
-    refuse: bool,
-    capacity_tokens: int,
-    max_model_len: int,
 ) -> Clients:
     """Clients at t = 0. concurrency is in sequences."""
     r, num = requests, requests.num_sequences
@@ -100,9 +93,6 @@ def make_clients(
         0,
         concurrency,
         closed_loop,
-        refuse,
-        capacity_tokens,
-        max_model_len,
         np.zeros(len(r), np.int64),
         r.think_ns.copy(),
         marks,
@@ -154,7 +144,7 @@ def arrive(c, seq, now):
     q = c.seqs
     if not c.closed_loop:
         _note_phase(c, seq, now)
-    if c.refuse and can_never_run(q, seq, c.capacity_tokens, c.max_model_len):
+    if is_refused(q, seq):
         q.queued[seq] = now
         close(c, seq, REFUSED, now)
         return False
@@ -168,10 +158,9 @@ def arrive(c, seq, now):
 
 
 @inline
-def can_never_run(q, seq, capacity_tokens, max_model_len):
-    """Whether a sequence asks for nothing, or for more than could ever run."""
-    whole = q.prompt[seq] + q.max_tokens[seq]
-    return q.output[seq] < 1 or whole > capacity_tokens or whole > max_model_len
+def is_refused(q, seq):
+    """Whether engine.arrival left it no output: it asks for nothing, or for what could never run."""
+    return q.output[seq] < 1
 
 
 @inline
@@ -183,6 +172,7 @@ def send(c, seq, now):
         q.arrival[seq] = now
         if q.cancel_after[seq] >= 0:
             push_event(c.events, now + q.cancel_after[seq], CANCEL, seq)
+    if c.closed_loop:
         _note_phase(c, seq, now)
     q.state[seq] = TOKENIZING
 

@@ -39,6 +39,7 @@ from ..engine.step import (
     lag,
     land,
     launch,
+    nothing_runs,
     plan_step,
     read_inbox,
 )
@@ -49,9 +50,10 @@ from ..routing.router import NO_ENGINE
 from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
+from ..scheduler.side import BOTH
 from ..scheduler.state_columns import NO_FAULT, NO_SEQ, STUCK, TOKENIZING
 from ..scheduler.state_columns import ROUTED as ON_ITS_WAY
-from .routing import hear_first_tokens, left, look_at_all, send_out, tokenise
+from .routing import arrived, hear_first_tokens, left, look_at_all, send_out, tokenise
 from .world import NO_INCIDENT, World
 
 # What advance returns. DONE; PAUSED: the time is reached; SLICE_OVER: call again; FAULT: see Engine.fault;
@@ -79,8 +81,8 @@ def tell(w, k, kind, subject, now):
     """Something reaches an engine; one that waits for it has its turn."""
     e = w.engines[k]
     post(e.inbox, kind, subject)
-    if w.stepping[k] == 0:  # a static batch tells late of those that were done early
-        w.ready[k] = min(w.ready[k], max(now, e.now))
+    if w.stepping[k] == 0:
+        w.ready[k] = min(w.ready[k], now)
 
 
 @inline
@@ -118,6 +120,7 @@ def happen(w):
 @inline
 def deliver(w, seq, k):
     """A sequence is given to an engine now."""
+    arrived(w, seq)
     w.clients.seqs.state[seq] = ON_ITS_WAY
     w.clients.seqs.engine[seq] = k
     tell(w, k, ACCEPT, seq, w.now)
@@ -131,6 +134,7 @@ def _cancel(w, seq, now):
     if not give_up(w.clients, seq, now):
         tell(w, q.engine[seq], LEAVE, seq, now)
     elif before == TOKENIZING:
+        arrived(w, seq)
         left(w, seq, now)
         q.engine[seq] = NO_ENGINE  # it never got there
 
@@ -175,7 +179,7 @@ def tell_ends(w, e):
 
 @jit
 def unstick(w):
-    """No engine can plan and nothing will happen: the head of a queue can never run. False: nobody waits."""
+    """No engine can plan and nothing will happen: the head of a queue goes, for all to end. False: nobody waits."""
     for k in range(w.ready.size):
         e = w.engines[k]
         e.now = max(e.now, w.now)
@@ -201,15 +205,21 @@ def land_step(w, e):
 
 @inline
 def nothing_planned(w, e, k, status):
-    """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for a change."""
+    """An engine has nothing to do, or cannot plan: after some such plans in a row it waits for what will change.
+
+    Where nothing runs and no copy is under way, nothing will: the head of the queue can never run, and goes.
+    """
     w.ready[k] = NEVER_NS
     if status == EMPTY:
-        tell_ends(w, e)  # a retraction gave up on the last one that ran
         e.empty_plans += 1
         if e.empty_plans <= _EMPTY_PLANS:
             w.ready[k] = e.now
         else:
             e.empty_plans = 0
+            is_still = w.links.next_ns == NEVER_NS and nothing_runs(e)
+            if is_still and e.side.role == BOTH and drop_head(e):
+                w.ready[k] = e.now
+        tell_ends(w, e)  # also of one that a retraction gave up
 
 
 def _advance(w, until_ns, max_steps, measured):

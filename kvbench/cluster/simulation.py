@@ -16,8 +16,9 @@ from ..core.journal import Counters
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
+from ..engine.arrival import of_fleet
 from ..engine.attribution import parts_of
-from ..engine.build import build_engine, capacity_tokens, share
+from ..engine.build import build_engine, share
 from ..engine.disciplines import units
 from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
@@ -109,7 +110,8 @@ class Simulation:
         self.fleet.check()
         verbs = {unit.name: unit for of in self.fleet.settings for unit in units(of)}
         helpers = begin((*verbs.values(), UNIT))
-        shared = share(requests, settings)
+        self.arrivals = of_fleet(requests, self.fleet.settings)
+        shared = share(requests, settings, taken=self.arrivals)
         routed = self.fleet.router is not None
         self.engines: list[Engine] = [
             build_engine(shared, member.settings, member.tables, number=number, tells_first=routed)
@@ -120,9 +122,6 @@ class Simulation:
             shared.seqs,
             concurrency=settings.concurrency * max(settings.beam.width, 1),
             closed_loop=settings.closed_loop,
-            refuse=True,
-            capacity_tokens=max(map(capacity_tokens, self.fleet.settings)),
-            max_model_len=settings.max_model_len,
         )
         helpers.finish()
         self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared))

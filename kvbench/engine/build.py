@@ -39,9 +39,10 @@ from ..scheduler.state_columns import (
     TRANSITIONS,
 )
 from ..scheduler.waiting_order import HRRN, LPM, ORDERS, SHORTEST_PREFILL, order_of
+from .arrival import Arrivals, arrivals
 from .forking import check_requests, with_beams
 from .lineage import lineage_table
-from .settings import PREFILL_FIRST, EngineSettings, check_rules
+from .settings import PREFILL_FIRST, EngineSettings, SchedulerRules, check_rules, is_prefill_first
 
 _CALENDAR_BLOCK_TOKENS = 4
 """Below, nearly every decode opens a block, and the calendar only adds work."""
@@ -60,7 +61,7 @@ COUNTED_FROM_ZERO = (
     "copied_blocks num_forks shared_slack internal_slots external_slots num_steps decode_steps outside_steps "
     "prefill_steps sum_prefill_tokens sum_decode_tokens matched_tokens admitted_tokens recomputed_tokens "
     "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans "
-    "batch_tokens running_tokens processed_tokens num_queued num_sightings"
+    "coming coming_tokens batch_tokens running_tokens processed_tokens num_queued num_sightings steps_planned"
 ).split()
 """Scalars of an engine that are 0 at t = 0. One that stands nowhere is an error, not a zero."""
 
@@ -78,10 +79,13 @@ class Shared:
     """(sequences,) place of a beam among its request's at t = 0."""
 
 
-def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None) -> Shared:
+def share(
+    requests: Requests, settings: EngineSettings, keys: BlockKeys | None = None, taken: Arrivals | None = None
+) -> Shared:
     """At t = 0. UsageError: no engine with these rules could run these requests.
 
     keys   of the blocks of these requests, where they are known and there are no beams
+    taken  what becomes of the requests at arrival, where that is not what one engine of these settings makes of them
     """
     requests.check()
     check_rules(settings)
@@ -89,30 +93,15 @@ def share(requests: Requests, settings: EngineSettings, keys: BlockKeys | None =
     check_requests(requests, settings)
     if keys is None or settings.beam.width:
         keys = block_keys(requests, settings.block_tokens)
-    seqs = _sequences(requests, settings)
+    seqs = _sequences(requests, settings, taken or arrivals(requests, settings))
     rank = np.arange(seqs.request.size) - seqs.first[seqs.request]
     return Shared(requests, seqs, keys, make_operations(), make_links(), rank)
-
-
-def capacity_tokens(settings: EngineSettings) -> int:
-    """Prompt and max_tokens of a sequence that can still run, together at most."""
-    blocks, bt = settings.cache.num_blocks, settings.block_tokens
-    if settings.cache.allocation == "buddy":
-        return (1 << blocks.bit_length() - 1) * bt
-    if is_prefill_first(settings):  # admission asks for strictly more than prompt + output + one block
-        return blocks * bt - bt - 1
-    return blocks * bt
 
 
 def _pool_kind(settings: EngineSettings) -> str:
     """Whose pool it has; SGLang's decode side has a ring, with a tree or without."""
     is_ring = settings.role == "decode" and is_prefill_first(settings) and settings.cache.kind == "none"
     return "radix" if is_ring else settings.cache.kind
-
-
-def is_prefill_first(settings: EngineSettings) -> bool:
-    """Whether prefills go before decodes; a static batch knows neither rule."""
-    return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
 
 
 def build_engine(
@@ -130,11 +119,11 @@ def build_engine(
     bt = settings.block_tokens
     prefill_first = is_prefill_first(settings)
     num = int(seqs.request.size)
-    num_slots = min(rules.max_running_requests if prefill_first else rules.max_num_seqs, num) + 4
+    num_slots = min(rules.max_running_requests if prefill_first else rules.most_admitted, num) + 4
     num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
     if settings.role != "both":  # sequences that hold memory and do not run, for which memory is the only bound
         num_slots = min(num_slots + settings.cache.num_blocks // -(-int(requests.prompt_tokens.min()) // bt), num + 4)
-    longest = int((requests.prompt_tokens + np.maximum(requests.max_tokens, requests.output_tokens)).max())
+    longest = int((seqs.prompt + np.maximum(seqs.max_tokens, seqs.output)).max())
     if settings.cache.allocation != "paged":  # a whole stretch
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
@@ -214,6 +203,10 @@ def _scratch(settings: EngineSettings, num_slots: int, max_blocks: int) -> dict[
         "chunk": NO_SLOT,
         "budget": np.zeros(4, np.float64),
         "blocked_seq": NO_SEQ,
+        "backlog": False,
+        "carries_prefill": False,
+        "holds_prefill": False,
+        "last_prefill": -settings.scheduler.prefill_schedule_interval,
         "ends": np.zeros((2, 2 * num_slots + 8), np.int64),
         "due_blocks": np.zeros(num_slots + 4, np.int32),
         "leavers": np.zeros(num_slots + 4, np.int64),
@@ -235,6 +228,11 @@ def _ratio_start(settings: EngineSettings) -> float:
     return min(rules.init_new_token_ratio * rules.schedule_conservativeness, 1.0)
 
 
+def mixes_chunks(rules: SchedulerRules) -> bool:
+    """SGLang mixes decodes into the steps of chunks, so without chunks it mixes nothing."""
+    return rules.enable_mixed_chunk and rules.chunked_prefill_size > 0
+
+
 def runs_calendar(settings: EngineSettings) -> bool:
     """Whether the engine takes the calendar path."""
     return settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
@@ -250,12 +248,13 @@ def calendar_fits(settings: EngineSettings) -> bool:
     if settings.cache.copy_on_write or settings.cache.allocation != "paged":
         return False
     if s.discipline == PREFILL_FIRST:
-        return not s.enable_mixed_chunk and settings.cache.kind != "hash"
+        return not mixes_chunks(s) and settings.cache.kind != "hash"
     return (
         s.policy == "fcfs"
         and (settings.cache.kind != "hash" or settings.cache.hit_same_step)
         and s.long_prefill_token_threshold == 0
-        and s.max_num_seqs <= s.max_num_batched_tokens  # every running sequence decodes in every step
+        and s.prefill_schedule_interval == 1
+        and s.most_admitted <= s.max_num_batched_tokens  # every running sequence decodes in every step
     )
 
 
@@ -309,13 +308,11 @@ def _fill_block_costs(costs, block_tokens, step_tokens, out):
         out[i] = step_ns(costs, query, resources) * block_tokens // step_tokens
 
 
-def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
+def _sequences(requests: Requests, settings: EngineSettings, taken: Arrivals) -> Sequences:
     r = requests
     request = np.repeat(np.arange(len(r)), r.samples)
     num = request.size
     prompt = r.prompt_tokens[request]
-    room = np.maximum(settings.max_model_len - prompt, 0)
-    output = np.minimum(np.minimum(r.output_tokens, r.max_tokens)[request], room)
     lead = np.arange(len(r)) if r.joins is None else np.where(r.joins == NONE, np.arange(len(r)), r.joins)
     child = np.full(len(r), -1, np.int64)
     sibling = np.full(len(r), -1, np.int64)
@@ -328,8 +325,8 @@ def _sequences(requests: Requests, settings: EngineSettings) -> Sequences:
         "root": r.namespace[request],
         "priority": r.priority[request],
         "prompt": prompt,
-        "output": output,
-        "max_tokens": r.max_tokens[request],
+        "output": taken.output[request],
+        "max_tokens": taken.max_tokens[request],
         "present": np.zeros(num) if r.present_tokens is None else r.present_tokens[request],
         "head": _heads(requests, settings),
         "spent": np.zeros((num, NUM_SPENT)),
@@ -423,12 +420,13 @@ def _rules(settings: EngineSettings, prefill_first: bool, backup_link: int) -> R
         "keeps": settings.cache.kind != "none",
         "block_tokens": settings.block_tokens,
         "max_model_len": settings.max_model_len,
-        "capacity_tokens": capacity_tokens(settings),
-        "max_num_seqs": s.max_running_requests if prefill_first else s.max_num_seqs,
+        "max_num_seqs": s.max_running_requests if prefill_first else s.most_admitted,
         "max_num_batched_tokens": s.max_num_batched_tokens,
         "chunked": s.chunked_prefill_size > 0 if prefill_first else s.enable_chunked_prefill,
         "long_threshold": s.long_prefill_token_threshold,
         "long_when_alone": s.long_prefill_threshold_when_alone,
+        "long_adaptive": s.long_prefill_token_threshold_adaptive,
+        "prefill_interval": s.prefill_schedule_interval,
         "reserve_full": s.reserve_full_isl,
         "watermark_blocks": int(s.watermark * (settings.cache.num_blocks + 1)),
         "self_preemption_ends": s.self_preemption_ends_step,
@@ -437,7 +435,7 @@ def _rules(settings: EngineSettings, prefill_first: bool, backup_link: int) -> R
         "planted": sum(PLANTED[name] for name in settings.faults),
         "max_prefill_tokens": s.max_prefill_tokens,
         "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
-        "mixed": s.enable_mixed_chunk and s.chunked_prefill_size > 0,
+        "mixed": mixes_chunks(s),
         "order": order_of(s.policy, settings.cache.kind) if prefill_first else 0,
         "ratio_start": start,
         "ratio_min": least,

@@ -25,8 +25,8 @@ from ..scheduler import (
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import NO_LINK, PAGED
 from ..scheduler.waiting_order import FCFS, order_of
-from .build import is_prefill_first, runs_calendar
-from .settings import EngineSettings
+from .build import runs_calendar
+from .settings import EngineSettings, is_prefill_first
 
 VERB = None if PLAIN else types.FunctionType(types.void(Engine.numba_type))
 CANCEL = None if PLAIN else types.FunctionType(types.void(Engine.numba_type, types.int64))

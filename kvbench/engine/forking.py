@@ -12,15 +12,13 @@ from .settings import EngineSettings
 
 
 def with_beams(requests: Requests, settings: EngineSettings) -> Requests:
-    """Each beam is a sequence of its request. A request whose beams could never run side by side is to be refused."""
+    """Each beam is a sequence of its request."""
     width = settings.beam.width
     if width == 0:
         return requests
     if np.any(requests.samples != 1):
         raise UsageError(f"beam.width = {width} and lengths.samples exclude each other; set lengths.samples = 1")
-    fits = beam_blocks(requests, width, settings.block_tokens) <= settings.cache.num_blocks
-    output = np.where(fits, requests.output_tokens, 0)  # no output is refused at arrival
-    return replace(requests, samples=np.full(len(requests), width, np.int64), output_tokens=output)
+    return replace(requests, samples=np.full(len(requests), width, np.int64))
 
 
 def beam_blocks(requests: Requests, width: int, block_tokens: int) -> I64:
@@ -34,10 +32,10 @@ def beam_blocks(requests: Requests, width: int, block_tokens: int) -> I64:
 def check_requests(requests: Requests, settings: EngineSettings) -> None:
     """Raise UsageError on requests that these rules cannot run."""
     most = int(requests.samples.max())
-    if settings.cache.copy_on_write and most > settings.scheduler.max_num_seqs:
+    if settings.cache.copy_on_write and most > settings.scheduler.most_admitted:
         raise UsageError(
             f"a request has {most} sequences that run together, more than scheduler.max_num_seqs = "
-            f"{settings.scheduler.max_num_seqs}; raise it, or lower beam.width or lengths.samples"
+            f"{settings.scheduler.most_admitted}; raise it, or lower beam.width or lengths.samples"
         )
     if settings.cache.allocation != "paged" and requests.present_tokens is not None:
         raise UsageError(f"cache.allocation = {settings.cache.allocation} takes no KV from elsewhere; use paged")

@@ -26,17 +26,27 @@ class SchedulerRules:
 
     # token-budget (vLLM)
     max_num_seqs: int = 1024
+    max_num_active_seqs: int = 0
+    """Admitted to run at most; 0 = max_num_seqs."""
     max_num_batched_tokens: int = 8192
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     long_prefill_threshold_when_alone: bool = True
     """0.19: the threshold holds for a lone request too; 0.33: it does not."""
+    long_prefill_token_threshold_adaptive: bool = False
+    """The threshold is at least the budget's fair share of all who wait or run."""
+    prefill_schedule_interval: int = 1
+    """Steps from one that prefills to the next, unless the queue did not empty; those between are of decodes alone."""
     reserve_full_isl: bool = True
     """The whole input must fit in free blocks at admission, though only a chunk is allocated."""
     watermark: float = 0.0
     """Share of the blocks that an admission must leave free."""
     self_preemption_ends_step: bool = True
     """0.19: the running loop stops when a request preempts itself; 0.33 goes on under policy priority."""
+
+    @property
+    def most_admitted(self) -> int:
+        return self.max_num_active_seqs or self.max_num_seqs
 
     # prefill-first (SGLang)
     max_running_requests: int = 2048
@@ -167,6 +177,11 @@ MOST_CHECKED_BLOCKS = 50_000
 """In check mode: a step of a larger cache would take the better part of a second to check."""
 
 
+def is_prefill_first(settings: EngineSettings) -> bool:
+    """Whether prefills go before decodes; a static batch knows neither rule."""
+    return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
+
+
 def check_rules(settings: EngineSettings) -> None:
     """Raise UsageError on rules of memory that do not go together, or not with the scheduler."""
     cache = settings.cache
@@ -195,6 +210,9 @@ def check_rules(settings: EngineSettings) -> None:
             f"cache.allocation = {cache.allocation} shares no blocks: it needs continuous batching, "
             "scheduler.discipline = token-budget, cache.kind = none and cache.copy_on_write = false"
         )
+    if settings.scheduler.prefill_schedule_interval > 1 and (cache.copy_on_write or reserves):
+        rule = "cache.copy_on_write" if cache.copy_on_write else f"cache.allocation = {cache.allocation}"
+        raise UsageError(f"{rule} holds no prefills back; set scheduler.prefill_schedule_interval = 1")
     if settings.overlap and (cache.copy_on_write or reserves):
         rule = "cache.copy_on_write" if cache.copy_on_write else f"cache.allocation = {cache.allocation}"
         raise UsageError(f"{rule} runs step after step; set overlap = false")

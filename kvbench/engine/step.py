@@ -166,9 +166,13 @@ def make_space(e):
 
 
 @inline
+def nothing_runs(e):
+    return e.slots.running == 0 and e.batch_size == 0 and e.chunk == NO_SLOT and e.num_flight == 0
+
+
+@inline
 def is_idle(e):
-    is_empty = e.queue_head == NO_SEQ and e.slots.running == 0 and e.batch_size == 0
-    return is_empty and e.chunk == NO_SLOT and e.num_flight == 0 and e.side.num_ended == 0
+    return e.queue_head == NO_SEQ and e.side.num_ended == 0 and nothing_runs(e)
 
 
 @inline
@@ -281,9 +285,10 @@ def land(e, commit):
 
 @inline
 def drop_head(e):
-    """Nothing can be scheduled and nothing will happen: the head of the queue can never run. False: nobody waits."""
+    """The head of the queue can never run. False: nobody waits."""
     seq = e.queue_head
     if seq == NO_SEQ:
         return False
     drop_waiting(e, seq, FAILED)
+    e.batch_is_full = False  # for that one it was
     return True

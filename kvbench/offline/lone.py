@@ -16,21 +16,20 @@ from functools import cache
 import numpy as np
 from numba import njit, types
 
-from ..client.clients import can_never_run
+from ..client.clients import is_refused
 from ..core.errors import KvbenchError
 from ..core.jit import PLAIN, inline, jit
 from ..core.requests import I64
 from ..engine.disciplines import discipline_of
 from ..engine.settings import EngineSettings
-from ..engine.step import go_idle, is_idle
+from ..engine.step import drop_head, go_idle, is_idle
 from ..scheduler import kv
-from ..scheduler.lifecycle import close_sequence, drop_waiting
+from ..scheduler.lifecycle import close_sequence
 from ..scheduler.queues import queue_back, take_ended
 from ..scheduler.state import Engine, set_state
 from ..scheduler.state_columns import (
     BLOCKS,
     COMPUTED,
-    FAILED,
     FINAL,
     GENERATED,
     HASHED,
@@ -105,7 +104,7 @@ def _compiled() -> Callable[..., int]:
 @jit
 def _arrive(e, seq):
     e.seqs.engine[seq] = e.number
-    if can_never_run(e.seqs, seq, e.rules.capacity_tokens, e.rules.max_model_len):
+    if is_refused(e.seqs, seq):
         close_sequence(e, seq, REFUSED)
         return
     set_state(e, seq, TOKENIZING)
@@ -127,10 +126,8 @@ def _run_out(e, schedule, commit):
             _skip(e)
         elif empty < _EMPTY_PLANS:
             empty += 1
-        elif e.queue_head == NO_SEQ:
+        elif not drop_head(e):
             e.fault = STUCK
-        else:
-            drop_waiting(e, e.queue_head, FAILED)
     go_idle(e)
 
 

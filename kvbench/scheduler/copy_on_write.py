@@ -61,7 +61,7 @@ from .state_columns import (
     SEQ,
     WANTED,
 )
-from .token_budget import drop_empty_rows, victim_of
+from .token_budget import drop_empty_rows, threshold_of, victim_of
 
 # ---------------------------------------------------------------- schedule
 
@@ -74,9 +74,7 @@ def schedule(e):
     e.num_copies = 0
     e.num_forks = 0
     drop_unwanted(e)
-    threshold = e.rules.long_threshold
-    if not e.rules.long_when_alone and e.slots.running + e.num_waiting <= 1:
-        threshold = 0
+    threshold = threshold_of(e)
     budget = _schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
         schedule_waiting(e, budget, threshold)
@@ -164,15 +162,23 @@ def commit(e):
 
 @jit
 def _lead(e, slot):
-    """Who waited for this slot's prompt shares it from now on. True when somebody did."""
+    """Who waited for this slot's prompt shares it from now on. True when somebody has a first token of it, too.
+
+    One that came back has computed beyond its prompt: what follows the prompt's last token is not among its results,
+    and a follower computes that token itself.
+    """
     q, rec = e.seqs, e.slots.rec
     seq = rec[slot, SEQ]
+    came_back = rec[slot, KNOWN] > q.prompt[seq]
     found = False
     for other in range(q.first[q.request[seq]], q.first[q.request[seq] + 1]):
         follower = q.slot[other]
         if follower != NO_SLOT and rec[follower, PHASE] == FOLLOWS:
-            fork(e, slot, follower, q.prompt[seq])
-            found = True
+            fork(e, slot, follower, q.prompt[seq] - np.int64(came_back))
+            if came_back:
+                rec[follower, PHASE] = IN_PREFILL
+            else:
+                found = True
     return found
 
 

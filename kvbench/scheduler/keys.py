@@ -49,6 +49,7 @@ SCHEDULER_KEYS: tuple[Key, ...] = (
     Key("scheduler.policy", "choice", "fcfs", "", "which waiting request goes first", tuple(POLICIES)),
     # token-budget
     Key("scheduler.max_num_seqs", "int", 0, "sequences", "running at most; 0 = by device memory", low=0),
+    Key("scheduler.max_num_active_seqs", "int", 0, "sequences", "admitted at most; 0 = max_num_seqs", low=0),
     Key(
         "scheduler.max_num_batched_tokens",
         "int",
@@ -72,6 +73,21 @@ SCHEDULER_KEYS: tuple[Key, ...] = (
         False,
         "",
         "the threshold holds for the only request too",
+    ),
+    Key(
+        "scheduler.long_prefill_token_threshold_adaptive",
+        "bool",
+        False,
+        "",
+        "the threshold is at least a fair share of the budget",
+    ),
+    Key(
+        "scheduler.prefill_schedule_interval",
+        "int",
+        1,
+        "steps",
+        "from one that prefills to the next; 1 = any step may",
+        low=1,
     ),
     Key(
         "scheduler.reserve_full_isl",

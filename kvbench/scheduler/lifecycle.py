@@ -124,18 +124,24 @@ def count_token(rec, slot, now):
 
 
 @jit
-def end(e, slot, state):
-    """The sequence is over: memory goes back, the journal is closed. The slot stays with its lists."""
+def leave(e, slot):
+    """Memory goes back. The slot stays with its lists."""
     rec = e.slots.rec
     seq = rec[slot, SEQ]
-    if e.rules.planted & LEAK_ON_CANCEL and state == CANCELLED:
-        kv.lose(e, slot)
     kv.release(e, slot)
     e.seqs.generated[seq] = rec[slot, GENERATED]
     e.seqs.last_token[seq] = rec[slot, LAST_TOKEN]
     rec[slot, PHASE] = ENDED
     e.seqs.slot[seq] = -1
-    close_sequence(e, seq, state)
+
+
+@jit
+def end(e, slot, state):
+    """The sequence is over: memory goes back, the journal is closed. The slot stays with its lists."""
+    if e.rules.planted & LEAK_ON_CANCEL and state == CANCELLED:
+        kv.lose(e, slot)
+    leave(e, slot)
+    close_sequence(e, e.slots.rec[slot, SEQ], state)
 
 
 @jit

@@ -162,6 +162,10 @@ ALIASES = {"vllm": "vllm-0.33", "vllm-ascend": "vllm-ascend-2026.8", "sglang": "
 """A short name is the newest version known here."""
 
 
+RECORDED = {"vLLM": ("0.19.0", "0.33.0"), "SGLang": ("0.5.12", "0.5.23")}
+"""Versions whose real code was recorded and agrees, step by step (`kvbench verify golden`)."""
+
+
 def find_preset(name: str, where: str) -> Preset:
     """The preset of a full or short name; UsageError names the nearest."""
     full = ALIASES.get(name, name)
@@ -173,13 +177,18 @@ def find_preset(name: str, where: str) -> Preset:
 def automatic(values: Mapping[str, Any], memory_bytes: int) -> dict[str, Any]:
     """What the sizes and orders left open come to on a device with this much memory.
 
-    Only keys that are open (0, "auto", "") are in the answer. `values` holds every key.
+    Only keys that are open (0, "auto", "") are in the answer. `values` holds every key, max_model_len closed.
     """
     large = memory_bytes >= LARGE_DEVICE_BYTES
     chunk = 8192 if large else 4096 if memory_bytes >= SMALL_DEVICE_BYTES else 2048
+    sequences = values["scheduler.max_num_seqs"] or (1024 if large else 256)
+    tokens = 8192 if large else 2048
+    if not values["scheduler.enable_chunked_prefill"]:  # the longest prompt has to fit in a step
+        tokens = max(tokens, values["max_model_len"])
+    tokens = min(tokens, sequences * values["max_model_len"])
     chosen: dict[str, Any] = {
-        "scheduler.max_num_seqs": 1024 if large else 256,
-        "scheduler.max_num_batched_tokens": 8192 if large else 2048,
+        "scheduler.max_num_seqs": min(sequences, values["scheduler.max_num_batched_tokens"] or tokens),
+        "scheduler.max_num_batched_tokens": tokens,
         "scheduler.chunked_prefill_size": chunk,
         "cache.eviction": "lru",
         "cache.free_order": _free_order(values),

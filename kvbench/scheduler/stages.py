@@ -33,10 +33,15 @@ class Stages:
 
 
 @jit
-def tokenized_ns(s, now, tokens):
-    """When a prompt that is sent now has become tokens."""
-    begin = max(now, s.input_free) if s.serial else now
-    s.input_free = begin + s.request_ns + s.input_ns * tokens
+def tokenized_ns(s, now, tokens, twin_ns):
+    """When a prompt that is sent now has become tokens.
+
+    twin_ns  when that of another sample of its request has or will have; those that are sent together are one prompt
+    """
+    took = s.request_ns + s.input_ns * tokens
+    if s.serial and twin_ns == s.input_free and now + took <= twin_ns:
+        return twin_ns
+    s.input_free = (max(now, s.input_free) if s.serial else now) + took
     return s.input_free
 
 

@@ -29,8 +29,8 @@ from .state_columns import BAD_TRANSITION
 class Sequences:
     """Arrays of shape (num_sequences,) unless said. Times in ns; -1 = has not happened.
 
-    output       tokens it really produces: min of output, max_tokens and what max_model_len leaves
-    max_tokens   what the scheduler believes
+    output       tokens it really produces: min of output, max_tokens and what the engine leaves; 0 = refused at arrival
+    max_tokens   what the scheduler believes; SGLang clips it, see engine.arrival
     flagged      1 = cancelled while running, ends with its next token (prefill-first)
     spent        (num_sequences, 4) ns, see scheduler.spent
     present      leading tokens whose KV comes with it
@@ -127,12 +127,13 @@ class Rules:
     keeps: "b1"
     block_tokens: "i8"
     max_model_len: "i8"
-    capacity_tokens: "i8"
     max_num_seqs: "i8"
     max_num_batched_tokens: "i8"
     chunked: "b1"
     long_threshold: "i8"
     long_when_alone: "b1"
+    long_adaptive: "b1"
+    prefill_interval: "i8"
     reserve_full: "b1"
     watermark_blocks: "i8"
     self_preemption_ends: "b1"
@@ -198,6 +199,9 @@ class Engine:
     chunk          prefill-first: the slot that is in the middle of its prefill
     budget         prefill-first: see prefill_first.REM_*
     blocked_seq, blocked_need   token-budget: the head of the queue that found no memory, and what it needed
+    steps_planned, last_prefill, backlog   token-budget: steps that were not empty, the one of them that prefilled last,
+                   and whether the last that might prefill left somebody waiting
+    carries_prefill, holds_prefill   whether this step prefills, and whether it may not (prefill_interval)
     ends, num_ends   prefill-first: see known_ends
     batch_tokens, running_tokens   prefill-first: tokens computed in the last prefill batch, and in the one that the
                    running batch was; processed_tokens: of all steps, as hrrn counts them
@@ -209,6 +213,7 @@ class Engine:
     operations, links   what moves beside the steps, of all engines of the run
     inbox          what has reached it since its step began. outbox: what the cluster is told after a step
     tells_first    first tokens are told
+    coming, coming_tokens   sequences that were sent to it and have not reached its inbox, and tokens of their prompts
     landed         operations that have ended since then
     ended_head, ended_tail   the list of sequences that are over and of which the clients have not been told
     num_done       sequences that ended here
@@ -274,6 +279,11 @@ class Engine:
     num_sorts: "i8"
     blocked_seq: "i8"
     blocked_need: "i8"
+    steps_planned: "i8"
+    last_prefill: "i8"
+    carries_prefill: "b1"
+    holds_prefill: "b1"
+    backlog: "b1"
     due_blocks: "i4[::1]"
     leavers: "i8[::1]"
     num_leavers: "i8"
@@ -287,6 +297,8 @@ class Engine:
     inbox: "Mail"
     outbox: "Mail"
     tells_first: "b1"
+    coming: "i8"
+    coming_tokens: "i8"
     landed: "Mail"
     ended_head: "i8"
     ended_tail: "i8"

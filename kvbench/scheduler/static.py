@@ -12,8 +12,8 @@ import numpy as np
 from ..core.jit import entry, inline, jit
 from . import kv
 from .calendar import note_gap
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end
-from .queues import close_slot, peek_slot, queue_remove, run_append, run_remove
+from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, leave
+from .queues import close_slot, ended_append, peek_slot, queue_remove, run_append, run_remove
 from .spent import note_end
 from .state import set_state
 from .state_columns import (
@@ -108,12 +108,13 @@ def commit(e):
 
 @inline
 def _drain(e, slot):
-    """Done: the last token is out, place and memory stay with the batch."""
+    """Done: the last token is out and the client has it; place and memory stay with the batch."""
     seq = e.slots.rec[slot, SEQ]
     e.slots.rec[slot, PHASE] = ENDED
     e.seqs.finish[seq] = e.now + e.stages.delay_ns
     set_state(e, seq, DRAINING)
     note_end(e, seq)
+    ended_append(e, seq)
 
 
 @jit
@@ -128,11 +129,11 @@ def _dissolve(e):
     slot = e.slots.head
     while slot != NO_SLOT:
         following = rec[slot, NEXT]
-        finish_ns = e.seqs.finish[rec[slot, SEQ]]
         run_remove(e.slots, slot)
         kv.publish_finished(e, slot)
-        end(e, slot, FINISHED)
-        e.seqs.finish[rec[slot, SEQ]] = finish_ns
+        leave(e, slot)
+        set_state(e, rec[slot, SEQ], FINISHED)
+        e.num_done += 1
         close_slot(e, slot)
         slot = following
 

@@ -45,13 +45,41 @@ def schedule(e):
     """Fill the plan. The budget is in tokens; a row is (slot, first token, tokens, blocks before)."""
     e.num_plan = 0
     e.num_victims = 0
-    threshold = e.rules.long_threshold
-    if not e.rules.long_when_alone and e.slots.running + e.num_waiting <= 1:
-        threshold = 0
+    threshold = threshold_of(e)
+    e.holds_prefill = e.rules.prefill_interval > 1 and _holds_prefill(e)
     budget = schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
         schedule_waiting(e, budget, threshold)
+        if not e.holds_prefill:
+            e.backlog = e.num_waiting > 0
     drop_empty_rows(e)
+    e.steps_planned += np.int64(e.num_plan > 0)
+    if e.carries_prefill:
+        e.last_prefill = e.steps_planned
+
+
+@inline
+def threshold_of(e):
+    """Most tokens of one sequence in this step; 0 = no limit."""
+    threshold, everybody = e.rules.long_threshold, e.slots.running + e.num_waiting
+    if not e.rules.long_when_alone and everybody <= 1:
+        threshold = 0
+    if threshold > 0 and e.rules.long_adaptive:
+        threshold = max(threshold, e.rules.max_num_batched_tokens // max(everybody, 1))
+    return threshold
+
+
+@jit
+def _holds_prefill(e):
+    """Whether this step is for decodes alone: too soon after a prefill, no backlog, and somebody who decodes."""
+    if e.backlog or e.steps_planned + 1 - e.last_prefill >= e.rules.prefill_interval:
+        return False
+    slot = e.slots.head
+    while slot != NO_SLOT:
+        if e.slots.rec[slot, PHASE] == IN_DECODE:
+            return True
+        slot = e.slots.rec[slot, NEXT]
+    return False
 
 
 @inline
@@ -61,6 +89,7 @@ def schedule_running(e, budget, threshold):
         e.plan,
     )  # arrays by name: a field read in the loop would count references each time
     bt, longest = e.rules.block_tokens, e.rules.max_model_len - 1
+    holds_prefill, prefills = e.holds_prefill, False
     rows = 0
     slot = e.slots.head
     while slot != NO_SLOT and budget > 0:
@@ -70,7 +99,7 @@ def schedule_running(e, budget, threshold):
         if 0 < threshold < tokens:
             tokens = threshold
         tokens = min(tokens, budget, longest - start)
-        if tokens <= 0:
+        if tokens <= 0 or (holds_prefill and rec[slot, PHASE] != IN_DECODE):
             slot = following
             continue
         before = rec[slot, BLOCKS]
@@ -95,12 +124,14 @@ def schedule_running(e, budget, threshold):
             plan[rows, PLAN_BLOCKS_BEFORE] = before
             rows += 1
             budget -= tokens
+            prefills = prefills or rec[slot, PHASE] != IN_DECODE
             if start + tokens >= (rec[slot, PUBLISHED] + 1) * bt:
                 kv.publish_hashed(e, slot, start + tokens)
         elif e.rules.self_preemption_ends or not e.rules.priority:
             break
         slot = following
     e.num_plan = rows
+    e.carries_prefill = prefills
     return budget
 
 
@@ -142,6 +173,9 @@ def try_admit(e, seq, budget, threshold):
     hits, link, tied = kv.lookup(e, seq, (known - 1) // rules.block_tokens, e.slots.table[slot])
     start = start_of(e, seq, hits)
     tokens = known - start
+    if e.holds_prefill and tokens > 1:
+        return NO_SLOT, 0
+    prefills = tokens > 1
     if 0 < threshold < tokens:
         tokens = threshold
     if not rules.chunked and tokens > budget:
@@ -160,6 +194,7 @@ def try_admit(e, seq, budget, threshold):
     admit(e, seq, hits, link)
     run_append(e.slots, slot)
     kv.extend(e, slot, start + tokens)
+    e.carries_prefill = e.carries_prefill or prefills
     return slot, tokens
 
 

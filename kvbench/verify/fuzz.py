@@ -57,6 +57,7 @@ class Tally:
     """One combination.
 
     ended_early   rounds in which the engine itself would have ended: out of memory under mixed chunks
+    interrupted   somebody stopped it; the round that it was in is not counted
     """
 
     combination: str
@@ -67,6 +68,7 @@ class Tally:
     evictions: int = 0
     cancels: int = 0
     ended_early: int = 0
+    interrupted: bool = False
     failures: list[Failure] = field(default_factory=list)
 
 
@@ -101,23 +103,31 @@ def find_combinations(name: str) -> list[Combination]:
 def fuzz(
     operations: int, seed: int, chosen: Sequence[Combination], progress: Progress = lambda done, total: None
 ) -> list[Tally]:
-    """Each combination in turn, until each has had its share of the operations. A failure ends its combination."""
+    """Each combination in turn, until each has had its share of the operations. A failure ends its combination.
+
+    An interrupt (Ctrl-C) ends all; what was done until then is returned.
+    """
     tallies: list[Tally] = []
     for number, c in enumerate(chosen):
         share = operations * (number + 1) // len(chosen) - operations * number // len(chosen)
         done = sum(t.operations for t in tallies)
         tally = Tally(c.name)
-        while tally.operations < share and not tally.failures:
-            _add(tally, seed, c)
-            progress(min(done + tally.operations, operations), operations)
         tallies.append(tally)
+        try:
+            while tally.operations < share and not tally.failures:
+                _add(tally, seed, c)
+                progress(min(done + tally.operations, operations), operations)
+        except KeyboardInterrupt:
+            tally.interrupted = True
+            break
     return tallies
 
 
 def _add(tally: Tally, seed: int, c: Combination) -> None:
     outcome = run_round(seed, c, tally.rounds)
     if outcome.what:
-        tally.failures.append(_smallest(seed, c, tally.rounds, outcome))
+        tally.failures.append(_failure(seed, c, tally.rounds, outcome, range(len(_asks(seed, c, tally.rounds)))))
+        tally.failures[-1] = _smallest(seed, c, tally.rounds, outcome)
     tally.rounds += 1
     tally.operations += outcome.operations
     tally.steps += outcome.step
@@ -168,10 +178,11 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     asks = _asks(seed, c, number)
     chosen = range(len(asks)) if requests is None else sorted(set(requests))
     table = request_table(some_of(asks, chosen))
-    simulation = prepared(Simulation(table, settings, step_costs()))
+    simulation = Simulation(table, settings, step_costs())
     what, early = "", False
     try:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            prepared(simulation)
             status, intact = _run(simulation, MOST_TURNS * (len(table) + 10))
         if simulation.engine.fault == OUT_OF_KV and settings.scheduler.enable_mixed_chunk:
             early = True  # the engine would end here as well

@@ -85,7 +85,7 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
     rules = (
         _prefill_first(one_of, fast, c.cache == "radix")
         if c.scheduler == PREFILL_FIRST
-        else _token_budget(one_of, fast)
+        else _token_budget(one_of, fast, c.path == FORKS)
     )
     cache = CacheRules(
         kind=c.cache,
@@ -114,7 +114,7 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
     )
 
 
-def _token_budget(one_of: Any, fast: bool) -> SchedulerRules:
+def _token_budget(one_of: Any, fast: bool, forks: bool) -> SchedulerRules:
     return SchedulerRules(
         discipline=TOKEN_BUDGET,
         policy="fcfs" if fast else one_of("fcfs", "priority"),
@@ -123,6 +123,9 @@ def _token_budget(one_of: Any, fast: bool) -> SchedulerRules:
         enable_chunked_prefill=one_of(True, True, True, False),
         long_prefill_token_threshold=0 if fast else one_of(0, 0, 10),
         long_prefill_threshold_when_alone=one_of(False, True),
+        long_prefill_token_threshold_adaptive=one_of(False, True),
+        max_num_active_seqs=one_of(0, 0, 4),
+        prefill_schedule_interval=1 if fast or forks else one_of(1, 1, 2, 5),
         reserve_full_isl=one_of(False, True),
         watermark=one_of(0.0, 0.0, 0.1),
         self_preemption_ends_step=one_of(False, True),

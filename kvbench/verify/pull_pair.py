@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..engine import probe
+from ..engine.arrival import as_asked
 from ..engine.build import build_engine, share
 from ..engine.observe import fields_of, view
 from ..engine.settings import CacheRules, EngineSettings, SchedulerRules
@@ -56,7 +57,8 @@ class PullSide:
         cache = CacheRules(kind, p["num_blocks"] - 1, free_order="unhashed-first")
         settings = EngineSettings(rules, cache, p["block_size"], p["max_model_len"], fast=False, role=role)
         self.ids, self.verbs = ids, module
-        self.engine = build_engine(share(request_table(asked), settings), settings, no_costs())
+        requests = request_table(asked)
+        self.engine = build_engine(share(requests, settings, taken=as_asked(requests, settings)), settings, no_costs())
         state = fields_of(self.engine)
         self.seqs = fields_of(state["seqs"])
         slots = fields_of(state["slots"])

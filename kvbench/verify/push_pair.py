@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..engine import probe
+from ..engine.arrival import as_asked
 from ..engine.build import build_engine, share
 from ..engine.observe import fields_of, view
 from ..engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
@@ -109,7 +110,8 @@ class PushPair:
         )
         cache = CacheRules(kind, p["kv_tokens"] // self.size, free_order="auto")
         settings = EngineSettings(rules, cache, self.size, 10**6, fast=False, role=role, **more)
-        engine = build_engine(share(request_table(asked), settings), settings, no_costs())
+        requests = request_table(asked)
+        engine = build_engine(share(requests, settings, taken=as_asked(requests, settings)), settings, no_costs())
         rows = p["max_running"] + p.get("pre_alloc", 0)
         return _Side(engine, self.ids, rows, self.size)
 

@@ -12,6 +12,7 @@ from ..core.requests import I64
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine import probe
+from ..engine.arrival import as_asked
 from ..engine.build import build_engine, share
 from ..engine.disciplines import discipline_of
 from ..engine.observe import View, fields_of, view
@@ -63,7 +64,8 @@ class EngineStream:
         self.ids = list(ids)
         self.index = {name: i for i, name in enumerate(self.ids)}
         self.requests = request_table(asked)
-        self.engine = build_engine(share(self.requests, settings), settings, no_costs(), log=EVICTION_LOG)
+        shared = share(self.requests, settings, taken=as_asked(self.requests, settings))
+        self.engine = build_engine(shared, settings, no_costs(), log=EVICTION_LOG)
         self.discipline = discipline_of(self.engine)
         self.block_tokens = settings.block_tokens
         state = fields_of(self.engine)

@@ -75,15 +75,14 @@ def _kept(slots: dict[str, Any]) -> list[int]:
 def _impossible_row(simulation: Simulation) -> str:
     rows, settings = simulation.journal(), simulation.settings
     prompt = simulation.requests.prompt_tokens[rows.request_index]
-    room = np.minimum(simulation.requests.output_tokens, simulation.requests.max_tokens)[rows.request_index]
+    room = simulation.arrivals.output[rows.request_index]
     finished, bt = rows.status == FINISHED, settings.block_tokens
     bt = 1 if settings.cache.copy_on_write else bt  # a turn forks at a token
     bad = {
         "hits more than the whole blocks before its last prompt token": rows.cached_tokens > (prompt - 1) // bt * bt,
         "hits a part of a block": rows.cached_tokens % bt != 0,
         "has more output than it may": rows.output_tokens > room,
-        "finished without its output": finished
-        & (rows.output_tokens < np.minimum(room, settings.max_model_len - prompt)),
+        "finished without its output": finished & (rows.output_tokens < room),
         "finished and was never scheduled": finished & (rows.scheduled_ns < 0),
         "was refused and has run": (rows.status == REFUSED) & (rows.scheduled_ns >= 0),
         "has its first token before it was scheduled": (rows.first_token_ns >= 0)

@@ -24,7 +24,8 @@ class VllmScheduler(SchedulerStream):
     VERSIONS: ClassVar[tuple[str, ...]] = (OLD, NEW)
     PARAMS: ClassVar[frozenset[str]] = frozenset(
         "block_size num_blocks max_num_seqs max_num_batched_tokens max_model_len enable_chunked_prefill "
-        "enable_prefix_caching policy long_prefill_token_threshold scheduler_reserve_full_isl".split()
+        "enable_prefix_caching policy long_prefill_token_threshold scheduler_reserve_full_isl max_num_active_seqs "
+        "long_prefill_token_threshold_adaptive prefill_schedule_interval watermark".split()
     )
     FIXED: ClassVar[dict[str, Any]] = {"async_scheduling": False}
 
@@ -37,6 +38,10 @@ class VllmScheduler(SchedulerStream):
             enable_chunked_prefill=p["enable_chunked_prefill"],
             long_prefill_token_threshold=p["long_prefill_token_threshold"],
             long_prefill_threshold_when_alone=old,
+            long_prefill_token_threshold_adaptive=p.get("long_prefill_token_threshold_adaptive", False),
+            max_num_active_seqs=p.get("max_num_active_seqs") or 0,
+            prefill_schedule_interval=p.get("prefill_schedule_interval", 1),
+            watermark=p.get("watermark", 0.0),
             reserve_full_isl=p["scheduler_reserve_full_isl"],
             self_preemption_ends_step=old,
         )
@@ -76,8 +81,8 @@ class VllmScheduler(SchedulerStream):
     def _reason(self, seq: int) -> str | None:
         state = self.seqs["state"][seq]
         if state == FINISHED:
-            eos = self.specs[seq].get("eos")
-            return "stop" if eos is not None and output_of(self.specs[seq])[-1:] == [eos] else "length"
+            eos, said = self.specs[seq].get("eos"), output_of(self.specs[seq])[: self.seqs["generated"][seq]]
+            return "stop" if eos is not None and said[-1:] == [eos] else "length"
         return "abort" if state == CANCELLED else None
 
     def _count(self, got: Observed) -> None:

@@ -103,6 +103,7 @@ def test_everything_happens_once(system, policy, load):
     got = np.bincount(journal.columns["engine"][journal.columns["engine"] >= 0], minlength=3)
     assert np.array_equal(got, [int((simulation.engine.seqs.engine == k).sum()) for k in range(3)])
     assert [e.slots.holders for e in simulation.engines] == [0, 0, 0]
+    assert [(e.coming, e.coming_tokens) for e in simulation.engines] == [(0, 0)] * 3
     router_load = simulation.world.router.load
     assert not router_load[:, :3].any(), "the router still believes that something is under way"
 

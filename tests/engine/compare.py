@@ -19,6 +19,7 @@ from kvbench.costs.tables import CostTables, Overheads, build_tables
 from kvbench.engine.settings import PREFILL_FIRST, EngineSettings
 
 from ..reference import overlapped, sglang_admission, timed, vllm_scheduler
+from ..reference.arrival import SglangArrival, VllmArrival
 from ..reference.engine import Ask, Options, TimedEngine
 from ..reference.sglang_memory import OutOfKvMemory
 from .workloads import request_table
@@ -54,10 +55,14 @@ def as_lists(tables: CostTables) -> dict[str, Any]:
 # ---------------------------------------------------------------- the reference
 
 
-def capacity_tokens(settings: EngineSettings) -> int:
-    """What a request may need at most. Admission under prefill-first asks for strictly more than one block besides."""
-    whole = settings.cache.num_blocks * settings.block_tokens
-    return whole - settings.block_tokens - 1 if settings.scheduler.discipline == PREFILL_FIRST else whole
+def judge(settings: EngineSettings) -> VllmArrival | SglangArrival:
+    """Who is taken at arrival, and with which lengths."""
+    pool, rules = settings.cache.num_blocks * settings.block_tokens, settings.scheduler
+    if rules.discipline == PREFILL_FIRST:
+        return SglangArrival(pool, settings.max_model_len, settings.block_tokens)
+    return VllmArrival(
+        pool, settings.max_model_len, None if rules.enable_chunked_prefill else rules.max_num_batched_tokens
+    )
 
 
 def reference_scheduler(settings: EngineSettings) -> timed.VllmSteps | timed.SglangSteps:
@@ -77,6 +82,9 @@ def reference_scheduler(settings: EngineSettings) -> timed.VllmSteps | timed.Sgl
         long_prefill_token_threshold=rules.long_prefill_token_threshold,
         scheduler_reserve_full_isl=rules.reserve_full_isl,
         watermark=rules.watermark,
+        max_num_active_seqs=rules.max_num_active_seqs or None,
+        long_prefill_token_threshold_adaptive=rules.long_prefill_token_threshold_adaptive,
+        prefill_schedule_interval=rules.prefill_schedule_interval,
     )
     version = vllm_scheduler.VersionRules(
         frees_unhashed_to_front=cache_rules.free_order == "unhashed-first",
@@ -118,8 +126,7 @@ def _sglang_config(settings: EngineSettings) -> sglang_admission.SchedulerConfig
 def run_reference(asks: list[Ask], settings: EngineSettings, tables: CostTables) -> TimedEngine:
     options = Options(
         num_blocks=settings.cache.num_blocks,
-        capacity_tokens=capacity_tokens(settings),
-        max_model_len=settings.max_model_len,
+        judge=judge(settings),
         tokenize_ns_per_request=settings.tokenize_ns_per_request,
         tokenize_ns_per_token=settings.tokenize_ns_per_token,
         serial_tokenizer=settings.serial_tokenizer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -56,6 +57,9 @@ def vllm(draw: st.DrawFn, version: str, fast: bool) -> Case:
         enable_chunked_prefill=draw(st.sampled_from([True, True, True, False])),
         long_prefill_token_threshold=0 if fast else draw(st.sampled_from([0, 0, 10])),
         long_prefill_threshold_when_alone=old,
+        long_prefill_token_threshold_adaptive=not old and draw(st.booleans()),
+        max_num_active_seqs=0 if old else draw(st.sampled_from([0, 0, 1, 3])),
+        prefill_schedule_interval=1 if old or fast else draw(st.sampled_from([1, 2, 5])),
         reserve_full_isl=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
         self_preemption_ends_step=old,
@@ -66,6 +70,12 @@ def vllm(draw: st.DrawFn, version: str, fast: bool) -> Case:
         free_order="tail" if old else "unhashed-first",
     )
     return asks, EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))
+
+
+def together(rules: SchedulerRules, most: int) -> SchedulerRules:
+    """The same for copy on write, with so many sequences of a request running together."""
+    seats = max(rules.max_num_seqs, most)
+    return replace(rules, max_num_seqs=seats, max_num_active_seqs=0, prefill_schedule_interval=1)
 
 
 def _newer(section: str) -> dict[str, Any]:

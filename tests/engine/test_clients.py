@@ -11,10 +11,10 @@ import pytest
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import CANCELLED, FINISHED, REFUSED
 from kvbench.core.requests import NONE
-from kvbench.engine.settings import EngineSettings
+from kvbench.engine.settings import PREFILL_FIRST, EngineSettings
 
 from ..reference.engine import Ask
-from .compare import capacity_tokens, compare, finish, small_tables
+from .compare import compare, finish, small_tables
 from .test_runs import EACH, SGLANG, VLLM, mixed_asks
 from .workloads import request_table
 
@@ -72,11 +72,10 @@ def test_a_cancelled_sequence_that_loses_its_memory_does_not_go_on():
 
 @EACH
 def test_what_can_never_run_is_refused_and_the_rest_is_as_without_it(system):
-    capacity = min(capacity_tokens(system), system.max_model_len)
     good = [plain(i, 1_000 * i) for i in range(4)]
     bad = [
-        plain(50, 500, prompt=capacity, output=1),
-        plain(51, 2_500, prompt=capacity - 20, output=21),
+        plain(50, 500, prompt=longest_prompt(system) + 1, output=1),
+        plain(51, 2_500, prompt=20, output=system.max_model_len - 19),
         plain(52, 2_600, prompt=system.max_model_len, output=1),
         Ask([(70, 0, 5)], [(570, 0, 1)], 2_700, output_tokens=0, max_tokens=9),
     ]
@@ -90,12 +89,37 @@ def test_what_can_never_run_is_refused_and_the_rest_is_as_without_it(system):
     assert simulation.counters().num_steps == without.counters().num_steps
 
 
+def longest_prompt(system: EngineSettings) -> int:
+    """With an output of one token."""
+    pool, context = system.cache.num_blocks * system.block_tokens, system.max_model_len
+    if system.scheduler.discipline == PREFILL_FIRST:
+        return min(pool - 7, pool - system.block_tokens - 1, context - 7)
+    return min(pool, context) - 1
+
+
 @EACH
 def test_exactly_what_fits_is_taken(system):
-    capacity = min(capacity_tokens(system), system.max_model_len)
     for surplus, status in ((0, FINISHED), (1, REFUSED)):
-        simulation = compare([plain(0, prompt=capacity - 12, output=12 + surplus)], replace(system, check=True))
-        assert simulation.journal().status.tolist() == [status]
+        asks = [plain(0, prompt=longest_prompt(system) + surplus, output=1)]
+        assert compare(asks, replace(system, check=True)).journal().status.tolist() == [status]
+
+
+def test_what_a_step_without_chunks_cannot_take_keeps_nobody_waiting():
+    """The case of never-fits-a-step.jsonl: refused at arrival, and the innocent one after it is served at once."""
+    rules = replace(VLLM.scheduler, enable_chunked_prefill=False, max_num_batched_tokens=64)
+    asks = [plain(0, prompt=70, output=4), plain(1, 1_000, prompt=40, output=4)]
+    journal = compare(asks, replace(VLLM, scheduler=rules)).journal()
+    assert journal.status.tolist() == [REFUSED, FINISHED]
+    assert journal.scheduled_ns[1] == journal.queued_ns[1]
+
+
+@pytest.mark.parametrize("output", [23, 24])
+def test_sglang_clips_what_context_and_pool_leave(output):
+    """1000 + 24 of 1024 is what its front end lets through; 22 tokens come out."""
+    for blocks, kept in ((200, 22), (65, 15), (64, 1)):  # of 16 tokens
+        system = replace(SGLANG, cache=replace(SGLANG.cache, num_blocks=blocks), block_tokens=16, max_model_len=1024)
+        journal = compare([plain(0, prompt=1000, output=output)], system).journal()
+        assert journal.output_tokens.tolist() == [kept], blocks
 
 
 @EACH

@@ -23,7 +23,7 @@ from kvbench.scheduler.state_columns import COMMON, NO_SLOT, PARENT, WANTED
 
 from ..reference.engine import Ask
 from .compare import finish, small_tables
-from .systems import vllm
+from .systems import together, vllm
 from .texts import run_with_texts
 from .workloads import request_table
 
@@ -69,7 +69,7 @@ def systems(draw: st.DrawFn) -> tuple[list[Ask], EngineSettings]:
     asks, system = draw(vllm(draw(st.sampled_from(["0.19", "0.33"])), fast=False))
     width = draw(st.sampled_from([0, 0, 1, 2, 4]))
     most = max(width, *(a.samples for a in asks))
-    rules = replace(system.scheduler, max_num_seqs=max(system.scheduler.max_num_seqs, most))
+    rules = together(system.scheduler, most)
     if width:
         asks = [replace(a, samples=1) for a in asks]
     asks = [replace(a, output=[(500 + 20 * i, 0, a.output_tokens)]) for i, a in enumerate(asks)]

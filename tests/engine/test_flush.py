@@ -62,7 +62,7 @@ SYSTEMS = {
 def forking(case):
     """The same under copy on write: samples fork, later turns go on from tables that are kept."""
     asks, system = case
-    rules = replace(system.scheduler, max_num_seqs=max(system.scheduler.max_num_seqs, 3))
+    rules = systems.together(system.scheduler, 3)
     return asks, replace(system, scheduler=rules, cache=replace(system.cache, copy_on_write=True), fast=False)
 
 

@@ -97,6 +97,24 @@ def test_forks_say_what_they_would_say_alone():
     assert copied["blocks"] > 20
 
 
+def test_who_follows_one_that_came_back_computes_the_last_prompt_token():
+    """A sample that was preempted comes back with what it has said; the one behind it shares only its prompt."""
+    asks = [plain(0, prompt=48, output=60), Ask([(2, 0, 15)], [(580, 0, 17)], 0, 17, 17, samples=3)]
+    rules = SchedulerRules(max_num_seqs=8, max_num_batched_tokens=7, reserve_full_isl=False)
+    ran = 0
+    for blocks in range(7, 11):
+        for arrival in range(0, 60_000, 5_000):
+            late = [asks[0], replace(asks[1], arrival_ns=arrival)]
+            cache = CacheRules("none", blocks, copy_on_write=True)
+            for concurrency in (2, 3):
+                run = measured(late, EngineSettings(rules, cache, 16, 1000, concurrency=concurrency, closed_loop=True))
+                run.run()
+                check_tokens(run)
+                rows = run.journal()
+                ran += int(rows.preemptions[rows.request_index == 1].sum() > 0)
+    assert ran > 3
+
+
 def test_a_turn_quotes_what_was_really_said():
     """Also one that is cut short by a cancel: it is quoted as far as it goes."""
     first = Ask([(10, 0, 22)], [(500, 0, 30)], 0, 30, 30)

@@ -127,6 +127,21 @@ def test_a_batch_waits_for_its_longest_member():
     assert journal.scheduled_ns[3:].tolist() == [journal.finish_ns[1]] * 2
 
 
+def test_a_client_has_its_last_token_while_the_batch_goes_on():
+    """The next turn of its session comes after that token, and a place under a cap is free; the engine is not."""
+    asks = [ask(0, output=3), ask(1, output=30), replace(ask(2, output=2), after=0, think_ns=100)]
+    journal = run(asks).journal()
+    assert journal.arrival_ns[2] == journal.finish_ns[0] + 100 < journal.finish_ns[1]
+    assert journal.scheduled_ns[2] == journal.finish_ns[1]
+    capped = replace(SYSTEM, concurrency=2, closed_loop=True)
+    journal = run([ask(0, output=3), ask(1, output=30), ask(2, output=2)], capped).journal()
+    assert journal.arrival_ns[2] == journal.finish_ns[0]
+    gone = [ask(0, output=3), ask(1, output=30), replace(ask(2, output=2), after=0, cancel_ns=5)]
+    journal = run(gone).journal()
+    assert journal.status.tolist() == [FINISHED, FINISHED, CANCELLED]
+    assert journal.finish_ns[2] == journal.finish_ns[0] + 5 or journal.finish_ns[2] < journal.finish_ns[1]
+
+
 def test_nobody_joins_a_batch_and_its_places_stay_taken():
     simulation = run([ask(0, output=12), ask(1, output=2), ask(2, 1_000, output=4)])
     steps, journal = simulation.journal().steps, simulation.journal()

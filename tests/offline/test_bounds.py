@@ -76,9 +76,8 @@ def forking(case: systems.Case, samples: list[int], width: int, state: str) -> s
     samples = [1] if width else samples
     asks = [replace(ask, samples=samples[i % len(samples)]) for i, ask in enumerate(asks)]
     cache = replace(system.cache, copy_on_write=True, state=state)
-    seats = max(system.scheduler.max_num_seqs, 8)
     beams = BeamRules(width) if width else system.beam
-    rules = replace(system.scheduler, max_num_seqs=seats)
+    rules = systems.together(system.scheduler, 8)
     return asks, replace(system, cache=cache, beam=beams, scheduler=rules, fast=False)
 
 

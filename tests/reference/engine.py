@@ -11,6 +11,7 @@ free, these before cancels; then the order in which the events came to be known.
 
 import heapq
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from .cost import HOST, Step
@@ -54,11 +55,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Options:
-    """capacity_tokens: a request that may need more is refused."""
+    """judge: (prompt, max_tokens, output) -> (max_tokens, output) as the engine takes it, or None: refused."""
 
     num_blocks: int
-    capacity_tokens: int
-    max_model_len: int
+    judge: Callable
     tokenize_ns_per_request: int = 0
     tokenize_ns_per_token: int = 0
     serial_tokenizer: bool = False
@@ -153,14 +153,14 @@ class TimedEngine:
                 self._successors[ask.after].append(request)
 
     def _new_row(self, request, ask, sample):
-        room = max(self.options.max_model_len - ask.num_prompt, 0)
+        max_tokens, num_output = self.options.judge(ask.num_prompt, ask.max_tokens, ask.output_tokens) or (0, 0)
         output = [(stream + sample if stream else 0, start, length) for stream, start, length in ask.output]
         row = Row(
             number=len(self.rows),
             runs=ask.prompt + output,
             num_prompt=ask.num_prompt,
-            num_output=min(ask.output_tokens, ask.max_tokens, room),
-            max_tokens=ask.max_tokens,
+            num_output=num_output,
+            max_tokens=max_tokens,
             namespace=ask.namespace,
             priority=ask.priority,
             arrival_ns=ask.arrival_ns,
@@ -189,7 +189,8 @@ class TimedEngine:
                     num_empty = 0
 
     def _unstick(self):
-        if self._events:
+        """Where nothing runs, nothing that happens later lets the head of the queue in."""
+        if self.scheduler.num_running and self._events:
             self.now = max(self.now, self._events[0][0])
         else:
             self._end(self.rows[self.scheduler.drop_head()], "failed", self.now)
@@ -291,8 +292,7 @@ class TimedEngine:
 
     def _arrive(self, row):
         ask, options = self.asks[row.request], self.options
-        whole = row.num_prompt + row.max_tokens
-        if row.num_output < 1 or whole > options.capacity_tokens or whole > options.max_model_len:
+        if row.num_output < 1:
             row.queued_ns = row.arrival_ns
             self._end(row, "refused", self.at, was_in_flight=False)
             return
@@ -311,15 +311,21 @@ class TimedEngine:
             if ask.cancel_ns is not None:
                 self._push(sent_ns + ask.cancel_ns, CANCEL, row)
         row.state = "tokenizing"
-        begin_ns = max(sent_ns, self._input_free) if self.options.serial_tokenizer else sent_ns
-        row.ready_ns = self._input_free = begin_ns + self._tokenize_ns(row)
+        row.ready_ns = self._tokenized(row, sent_ns)
         if row.ready_ns > sent_ns:
             self._push(row.ready_ns, READY, row)
         else:
             self._enqueue(row)
 
-    def _tokenize_ns(self, row):
-        return self.options.tokenize_ns_per_request + self.options.tokenize_ns_per_token * row.num_prompt
+    def _tokenized(self, row, sent_ns):
+        """When its prompt has become tokens; the samples of a request that are sent together have one prompt."""
+        took = self.options.tokenize_ns_per_request + self.options.tokenize_ns_per_token * row.num_prompt
+        if not self.options.serial_tokenizer:
+            return sent_ns + took
+        twin = self._rows_of[row.request][0].ready_ns
+        if twin != self._input_free or sent_ns + took > twin:
+            self._input_free = max(sent_ns, self._input_free) + took
+        return self._input_free
 
     def _enqueue(self, row):
         if row.state == "tokenizing":  # else cancelled meanwhile
@@ -332,6 +338,7 @@ class TimedEngine:
             self._held.remove(row)
             self._end(row, "cancelled", self.at, was_in_flight=False)
         elif row.state == "tokenizing":
+            row.ready_ns = None
             self._end(row, "cancelled", self.at)
         elif row.state == "in engine":
             row.is_cancelled = True

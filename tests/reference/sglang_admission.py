@@ -39,6 +39,11 @@ class SchedulerConfig:
     retraction_policy: str = "length"
     tail: int = 0  # tokens that tlru may drop
 
+    @property
+    def mixes(self) -> bool:
+        """Decodes join the steps of chunks; without chunks none do."""
+        return self.enable_mixed_chunk and self.chunked_prefill_size is not None
+
 
 # -- order of the waiting queue ----------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ class SglangScheduler:
         batch.rows = [(r.id, r.num_prefix, r.num_extend) for r in batch.requests]
         self._note_hits(batch.requests)
         self.memory.allocate_prefill(batch.requests)
-        if self._is_mixed and self.running.requests:
+        if self.config.mixes and self.running.requests:
             self._mix_with_running(batch)
         batch.num_prefill = sum(row[2] for row in batch.rows)
         return batch
@@ -195,7 +195,7 @@ class SglangScheduler:
         return min(num_places, num_rows)
 
     def _admit(self) -> PrefillAdmission:
-        num_mixed = len(self.running.requests) if self._is_mixed else 0
+        num_mixed = len(self.running.requests) if self.config.mixes else 0
         admission = PrefillAdmission(
             self.config,
             self.memory,
@@ -224,10 +224,6 @@ class SglangScheduler:
             if result is not AdmissionResult.CONTINUE:
                 break
         return admission
-
-    @property
-    def _is_mixed(self) -> bool:
-        return self.config.enable_mixed_chunk and self.config.chunked_prefill_size is not None
 
     def _chunk_share(self, admission) -> int | None:
         """shortest-prefill-first: the chunk leaves room for those in front who need less than its rest."""

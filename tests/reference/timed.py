@@ -273,6 +273,7 @@ class SglangSteps:
         return [r.id for r in result.emitted], [r.id for r in result.finished]
 
     def drop_head(self):
+        self.scheduler.running.is_full = False
         return self.scheduler.waiting.pop(0).id
 
     @property

@@ -59,6 +59,13 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0  # 0: no threshold
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0  # part of num_blocks an admission must leave free
+    max_num_active_seqs: int | None = None  # admitted at most; None: max_num_seqs
+    long_prefill_token_threshold_adaptive: bool = False
+    prefill_schedule_interval: int = 1
+
+    @property
+    def max_admitted(self) -> int:
+        return self.max_num_active_seqs or self.max_num_seqs
 
     @property
     def num_watermark_blocks(self) -> int:
@@ -79,6 +86,7 @@ class Request(TokenSequence):
     num_preemptions: int = 0
     num_cached_tokens: int = NEVER_ADMITTED  # hit at the first admission, so recomputed tokens never count
     finish_reason: str | None = None  # stop, length, abort
+    is_in_prefill: bool = False  # after the last step that it was in, tokens that are known were left to compute
 
     @property
     def num_output_tokens(self) -> int:
@@ -102,6 +110,32 @@ def new_request(
         num_prompt_tokens=num_prompt_tokens,
         **options,
     )
+
+
+class PrefillCadence:
+    """Which steps may prefill: the first, then one `interval` steps after the last that did, or any under a backlog."""
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self.holds = self.carries = False
+        self._num_steps = 0
+        self._last = -interval
+        self._has_backlog = False
+
+    def open_step(self, running) -> None:
+        is_early = self._num_steps + 1 - self._last < self.interval
+        decodes = any(not request.is_in_prefill for request in running)
+        self.holds = is_early and decodes and not self._has_backlog
+        self.carries = False
+
+    def note_queue(self, num_waiting: int) -> None:
+        if not self.holds:
+            self._has_backlog = num_waiting > 0
+
+    def close_step(self, has_rows: bool) -> None:
+        self._num_steps += has_rows
+        if self.carries:
+            self._last = self._num_steps
 
 
 class FcfsQueue:
@@ -201,6 +235,8 @@ class VllmScheduler:
         self._unfinished: dict[str, Request] = {}
         self._num_arrived = 0
         self._running_index = 0
+        self._threshold = 0
+        self._cadence = PrefillCadence(config.prefill_schedule_interval)
 
     @property
     def pool(self) -> BlockPool:
@@ -230,11 +266,16 @@ class VllmScheduler:
 
     def schedule(self) -> StepPlan:
         plan = StepPlan(num_budget_tokens=self.config.max_num_batched_tokens)
+        self._threshold = self._choose_threshold()
+        self._cadence.open_step(self.running)
         self._schedule_running(plan)
         if not plan.preempted:
             self._admit_waiting(plan)
+            self._cadence.note_queue(len(self.waiting))
+        self._cadence.close_step(bool(plan.rows))
         for row in plan.rows.values():
             row.request.num_computed_tokens += row.num_tokens
+            row.request.is_in_prefill = row.request.num_computed_tokens < row.request.num_tokens
         plan.evicted = self.pool.drain_evicted()
         return plan
 
@@ -277,12 +318,13 @@ class VllmScheduler:
         while self._running_index < len(self.running) and plan.num_budget_tokens > 0:
             request = self.running[self._running_index]
             num_new_tokens = self._num_running_tokens(request, plan.num_budget_tokens)
-            if num_new_tokens == 0:
+            if num_new_tokens == 0 or (self._cadence.holds and request.is_in_prefill):
                 self._running_index += 1
                 continue
             block_ids = self._allocate_or_preempt(request, num_new_tokens, plan)
             if block_ids is not None:
                 self._add_row(plan, PlannedRow(request, request.num_computed_tokens, num_new_tokens, block_ids))
+                self._cadence.carries |= request.is_in_prefill
                 self._running_index += 1
             elif not self.rules.continues_after_self_preemption:
                 break
@@ -294,12 +336,17 @@ class VllmScheduler:
         num_new_positions = self.config.max_model_len - 1 - request.num_computed_tokens
         return min(num_new_tokens, num_budget_tokens, num_new_positions)
 
+    def _choose_threshold(self) -> int:
+        """Most tokens of one request in this step; 0: no threshold."""
+        threshold, num_requests = self.config.long_prefill_token_threshold, len(self.running) + len(self.waiting)
+        if num_requests < 2 and self.rules.lone_request_ignores_threshold:
+            return 0
+        if threshold and self.config.long_prefill_token_threshold_adaptive and num_requests:
+            return max(threshold, self.config.max_num_batched_tokens // num_requests)
+        return threshold
+
     def _cut_to_threshold(self, num_new_tokens: int) -> int:
-        threshold = self.config.long_prefill_token_threshold
-        is_lone = len(self.running) + len(self.waiting) == 1
-        if threshold == 0 or (is_lone and self.rules.lone_request_ignores_threshold):
-            return num_new_tokens
-        return min(num_new_tokens, threshold)
+        return min(num_new_tokens, self._threshold) if self._threshold else num_new_tokens
 
     def _allocate_or_preempt(self, request: Request, num_new_tokens: int, plan: StepPlan) -> list[int] | None:
         """None: the request itself was the last to be preempted."""
@@ -333,7 +380,7 @@ class VllmScheduler:
 
     def _admit_waiting(self, plan: StepPlan) -> None:
         """Strictly head of line: the first request that cannot enter ends the step."""
-        while self.waiting and plan.num_budget_tokens > 0 and len(self.running) < self.config.max_num_seqs:
+        while self.waiting and plan.num_budget_tokens > 0 and len(self.running) < self.config.max_admitted:
             row = self._try_admit(self.waiting.peek(), plan.num_budget_tokens)
             if row is None:
                 break
@@ -343,7 +390,10 @@ class VllmScheduler:
     def _try_admit(self, request: Request, num_budget_tokens: int) -> PlannedRow | None:
         hits = self.tables.match(request)
         num_hit_tokens = len(hits) * self.config.block_size
-        num_new_tokens = self._cut_to_threshold(request.num_tokens - num_hit_tokens)
+        num_left = request.num_tokens - num_hit_tokens
+        if self._cadence.holds and num_left > 1:
+            return None
+        num_new_tokens = self._cut_to_threshold(num_left)
         if not self.config.enable_chunked_prefill and num_new_tokens > num_budget_tokens:
             return None
         num_new_tokens = min(num_new_tokens, num_budget_tokens)
@@ -364,6 +414,7 @@ class VllmScheduler:
         request.num_computed_tokens = row.start
         if request.num_cached_tokens == NEVER_ADMITTED:
             request.num_cached_tokens = row.start
+        self._cadence.carries |= request.num_tokens - row.start > 1
         self.running.append(request)
         self._add_row(plan, row)
 

@@ -12,7 +12,7 @@ from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
 from kvbench.engine.build import calendar_fits
 from kvbench.scheduler import kv, lifecycle
-from kvbench.verify.fuzz import Tally, find_combinations, fuzz, repeat
+from kvbench.verify.fuzz import Tally, find_combinations, fuzz, repeat, run_round
 from kvbench.verify.fuzz_systems import CALENDAR, Combination, combinations
 
 OPERATIONS = 100_000
@@ -143,6 +143,22 @@ def test_the_report(capsys):
     assert [line.split()[0] for line in lines[2:4]] == ["token-budget/none/16/step", "token-budget/none/16/calendar"]
     assert max(map(len, lines)) <= 100
     assert "an engine step, the arrival of a sequence" in " ".join(lines)
+
+
+def test_an_interrupt_keeps_what_was_done(monkeypatch, capsys):
+    def interrupt(seed, c, number):
+        if c.path == "calendar" and number == 1:
+            raise KeyboardInterrupt
+        return run_round(seed, c, number)
+
+    monkeypatch.setattr("kvbench.verify.fuzz.run_round", interrupt)
+    assert call(["verify", "fuzz", "--operations", "4000", "--combination", "token-budget/none/16", "-q"]) == 130
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    done = [int(line.split()[1].replace(",", "")) for line in lines[2:4]]
+    assert min(done) > 0
+    assert [line.split()[0] for line in lines[2:4]] == ["token-budget/none/16/step", "token-budget/none/16/calendar"]
+    assert f"interrupted: {sum(done):,} of 4,000 operations" in printed.err
 
 
 @pytest.mark.parametrize(

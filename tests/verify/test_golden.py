@@ -11,11 +11,12 @@ import pytest
 
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.engine.integrity import check_integrity
+from kvbench.scheduler.presets import RECORDED
 from kvbench.verify.golden import ABSENT, COMPONENTS, differences, verify, verify_folder, why_unknown
 from kvbench.verify.recording import Recording, read_recording
 from kvbench.verify.scheduler_stream import SchedulerStream
 
-from ..recordings import CHOICE, recording_name, recording_params
+from ..recordings import CHOICE, chosen_recordings, recording_name, recording_params
 
 ONE_EACH = {
     "v1_scheduler": "vllm_sched_04_cache_preempt",
@@ -60,6 +61,12 @@ EXPERTS = {
 
 def load(name: str) -> Recording:
     return read_recording(CHOICE / f"{name}.jsonl.gz")
+
+
+def test_the_list_of_versions_is_that_of_the_recordings():
+    headers = [read_recording(path).header for path in chosen_recordings("*")]
+    for engine, versions in RECORDED.items():
+        assert {h["version"] for h in headers if h["engine"] == engine.lower()} == set(versions)
 
 
 @pytest.mark.parametrize("path", recording_params("*"))

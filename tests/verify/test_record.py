@@ -39,8 +39,9 @@ def test_verify_golden_accepts_them(folder):
 
 @pytest.mark.parametrize("number", range(STREAMS))
 def test_the_reference_scheduler_agrees(folder, number):
-    (path,) = folder.glob(f"vllm_sched_{number:02d}_*")
-    test_vllm_golden.SchedulerReplay(path).run()
+    for name in (f"vllm_sched_{number:02d}_*", f"vllm_sched_cadence_{number:02d}_*"):
+        (path,) = folder.glob(name)
+        test_vllm_golden.SchedulerReplay(path).run()
 
 
 @pytest.mark.parametrize("number", range(STREAMS))
@@ -123,7 +124,7 @@ def test_the_command_writes_and_names_the_next_one(tmp_path, capsys):
     arguments = ["--streams", "1", "--operations", "60", "--rehearse", "--seed", "5"]
     assert call(["record", "--engine", "vllm", "-o", str(out), *arguments]) == 0
     assert f"kvbench verify golden {out}" in capsys.readouterr().out
-    assert len(list(out.iterdir())) == 2
+    assert len(list(out.iterdir())) == 3
     assert call(["verify", "golden", str(out), "-q"]) == 0
 
 

@@ -22,7 +22,7 @@ from .scripts import Fields, Script
 MakeScript = Callable[[int, int, int, str], Script]
 
 SCRIPTS: dict[str, tuple[MakeScript, ...]] = {
-    "vllm": (scripts.manager_script, scripts.scheduler_script),
+    "vllm": (scripts.manager_script, scripts.scheduler_script, scripts.cadence_script),
     "sglang": (sglang_scripts.radix_script, sglang_scripts.policy_script, sglang_scripts.scheduler_script),
 }
 """Engine -> makers of scripts: (seed, number of the stream, operations, version of the engine)."""
@@ -39,7 +39,8 @@ class Subject(Protocol):
     def last(self) -> Fields: ...
 
 
-MakeSubject = Callable[[Script], Subject]
+MakeSubject = Callable[[Script], Subject | None]
+"""None: this version of the engine has not the rules that the script is about."""
 
 
 def record(
@@ -61,8 +62,10 @@ def record(
             path = folder / f"{script.name}.jsonl"
             try:
                 with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-                    write_whole(path, lines(script, engine, found, make(script), note))
-                written.append(path)
+                    subject = make(script)
+                    if subject is not None:
+                        write_whole(path, lines(script, engine, found, subject, note))
+                        written.append(path)
             except GaveUp as error:
                 lost.append(f"{script.name}: {' '.join(str(error).split())}")
     return written, lost

@@ -7,7 +7,7 @@ is not computed, a request that finished is not aborted. A row's `out` names wha
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,22 @@ def scheduler_script(seed: int, number: int, operations: int, version: str) -> S
     listed = {"free_queue": None} if blocks <= LISTED_BLOCKS else {}
     name = f"vllm_sched_{number:02d}_{params['policy']}"
     return Script(name, "v1_scheduler", header, lambda: _steps(requests, listed))
+
+
+def cadence_script(seed: int, number: int, operations: int, version: str) -> Script:
+    """The same with the rules that vLLM has only since 0.33."""
+    script = scheduler_script(seed, 1000 + number, operations, version)
+    rng = np.random.default_rng([seed, 6, number])
+    params = script.header["params"]
+    few = [None, 2, 4]
+    params |= {
+        "max_num_active_seqs": few[int(rng.integers(0, 3))],
+        "long_prefill_token_threshold": int(rng.choice([0, 4, 12])),
+        "long_prefill_token_threshold_adaptive": bool(rng.random() < 0.5),
+        "prefill_schedule_interval": int(rng.choice([1, 2, 3, 6])),
+        "watermark": float(rng.choice([0.0, 0.0, 0.05, 0.2])),
+    }
+    return replace(script, name=f"vllm_sched_cadence_{number:02d}_{params['policy']}")
 
 
 def _requests(rng: np.random.Generator, count: int, longest: int, urgent: bool) -> list[Fields]:

@@ -1,15 +1,15 @@
 """vLLM's KV cache manager and scheduler as subjects of recordings.
 
-Written against the public classes of `vllm.v1.core` as their documentation and signatures give them (0.19 to 0.33);
-it cannot be run where vLLM is missing, and no test here runs it against the real package. What tests hold is the
-scripts and the format, on kvbench's own code. One group of full attention, no speculation, synchronous scheduling;
-hooks only watch evictions and preemptions.
+Written against the public classes of `vllm.v1.core` in 0.19 and 0.33, and run with both. It cannot be run where vLLM is
+missing, so tests hold the scripts and the format, on kvbench's own code. One group of full attention, no speculation,
+synchronous scheduling; hooks only watch evictions and preemptions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -199,8 +199,7 @@ class Scheduling:
     def _scheduler(self) -> Any:
         config: Any = import_module("vllm.config")
         p = self.params
-        own = {n: v for n, v in p.items() if n not in ("block_size", "num_blocks", "enable_prefix_caching")}
-        scheduling = call(config.SchedulerConfig, is_encoder_decoder=False, **own)
+        scheduling = call(config.SchedulerConfig, is_encoder_decoder=False, **_of_scheduler(p))
         caching = call(config.CacheConfig, block_size=p["block_size"], enable_prefix_caching=p["enable_prefix_caching"])
         caching.num_gpu_blocks = p["num_blocks"]
         whole = Open(
@@ -209,13 +208,24 @@ class Scheduling:
             parallel_config=config.ParallelConfig(),
             model_config=Open(max_model_len=p["max_model_len"], is_encoder_decoder=False),
             observability_config=Open(),
+            # 0.33 asks for these by name
+            ec_manager_config=Open(get_encoder_cache_manager_obj=lambda: None),
+            aux_output_config=Open(enabled=False),
+            num_speculative_tokens=0,
+            num_lookahead_tokens=0,
+            num_hash_lookahead_tokens=0,
+            num_prefill_lookahead_tokens=0,
+            max_in_flight_tokens=p["max_num_batched_tokens"],
+            max_concurrent_batches=1,
         )
         kind = import_module("vllm.v1.core.sched.scheduler").Scheduler
         return call(
             kind,
             vllm_config=whole,
             kv_cache_config=self.package.blocks(p),
-            structured_output_manager=Open(should_advance=lambda request: False),
+            structured_output_manager=Open(
+                should_advance=lambda request: False, accept_tokens=lambda *arguments, **named: True
+            ),
             block_size=p["block_size"],
             hash_block_size=p["block_size"],
             log_stats=False,
@@ -322,8 +332,23 @@ class Scheduling:
         }
 
 
+def _of_scheduler(params: Fields) -> Fields:
+    """Those that belong to the scheduler's configuration."""
+    return {n: v for n, v in params.items() if n not in ("block_size", "num_blocks", "enable_prefix_caching")}
+
+
 def load() -> Any:
-    """What makes a subject of a script. ImportError: vLLM or something that it needs is missing."""
+    """What makes a subject of a script, or None where this version has no such rules.
+
+    raises  ImportError: vLLM or something that it needs is missing
+    """
     import_module("vllm.v1.core.kv_cache_manager")
-    kinds = {"v1_kv_cache_manager": Tables, "v1_scheduler": Scheduling}
-    return lambda script: kinds[script.component](script)
+    config: Any = import_module("vllm.config")
+    known = signature(config.SchedulerConfig).parameters
+
+    def make(script: Script) -> Any:
+        if script.component == "v1_kv_cache_manager":
+            return Tables(script)
+        return Scheduling(script) if set(_of_scheduler(script.header["params"])) <= set(known) else None
+
+    return make
