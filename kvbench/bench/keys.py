@@ -18,6 +18,7 @@ from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
 from ..scheduler.presets import DEFAULT_PRESET
+from ..tiers.keys import LINK_KEYS, TIER_KEYS
 from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
 
 DTYPES = tuple(WEIGHT_BYTES)
@@ -91,6 +92,8 @@ def key_tree() -> KeyTree:
         *MEASURED_KEYS,
         *WORKLOAD_KEYS,
         *CACHE_KEYS,
+        *TIER_KEYS,
+        *LINK_KEYS,
         *SCHEDULER_KEYS,
         *BEAM_KEYS,
         *KV_KEYS,

@@ -33,9 +33,7 @@ from ..engine.settings import (
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
 from .start import check_start
-
-_HOST_LINK_SHARE = 0.8
-"""Of the host link's bandwidth that large copies reach."""
+from .tiers import HOST_LINK_SHARE, closed_tiers, has_tiers, tier_rules
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -105,7 +103,8 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = fitted(CostSettings(**config.section("costs")), device, config["dtype"])
     config = config.replaced(_fitted_keys(config, costs), "by device class")
-    settings = _settings(config, costs, budget, record_steps)
+    config = closed_tiers(config)
+    settings = replace(_settings(config, costs, budget, record_steps), tiers=tier_rules(config, deployment, budget))
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
@@ -149,6 +148,8 @@ def _measured_system(config: Config) -> System:
         this_machine,
     )
 
+    if has_tiers(config):
+        raise UsageError("tiers run on the modelled clock: leave [tiers] out, or set clock = modelled")
     check_config(config)
     device, shape = this_machine(), model_config(config)
     model = catalogue_model(model_name(config), shape)
@@ -169,7 +170,7 @@ def _measured_system(config: Config) -> System:
 
 def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs: CostSettings) -> int:
     """Nanoseconds of one block over the link to the host."""
-    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * _HOST_LINK_SHARE
+    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * HOST_LINK_SHARE
     if config["cache.kind"] == "none":
         raise UsageError(
             f"{where}: cache.backup copies what a prefix cache can find again; set cache.kind = hash or radix"

@@ -44,6 +44,7 @@ from .counters import counters_of
 from .fleet import Fleet, Member, routing_of
 from .flush import Flushes
 from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
+from .tiers import fetches, tier_columns
 from .world import make_world
 
 _SLICE_STEPS = 20_000
@@ -248,7 +249,7 @@ class Simulation:
         sample = np.arange(status.size) - q["first"][q["request"]]
         heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
         journals = [e.journal.read() for e in self.engines]
-        parts = parts_of(q, status, self.fleet.settings, self._waits(status))
+        parts = parts_of(q, status, self.fleet.settings, self._waits(status), fetches(self.engines, q["engine"]))
         return core_journal.Journal(
             request_index=q["request"][heard],
             sample=sample[heard],
@@ -281,10 +282,11 @@ class Simulation:
         return {"route": np.where(decided, route_ns, 0)}
 
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
-        """What only a fleet has for each sequence."""
+        """What only a fleet, or engines with tiers, have for each sequence."""
+        columns = tier_columns(self.engines, sequences["engine"], sequences["cached"])
         if self.fleet.router is None:
-            return {}
-        return {"engine": sequences["engine"], "predicted_cached_tokens": self.world.predicted.copy()}
+            return columns
+        return {"engine": sequences["engine"], "predicted_cached_tokens": self.world.predicted.copy(), **columns}
 
     def admissions(self) -> Admissions:
         """Sequences that were admitted so far."""

@@ -37,6 +37,7 @@ _JITTED_ROOMS = (
     "memory",
     "prefix",
     "experts",
+    "tiers",
     "scheduler",
     "client",
     "routing",

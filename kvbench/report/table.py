@@ -9,6 +9,7 @@ from ..metrics.latency import Summary
 from ..metrics.percentiles import SMALLEST_FOR_P99, Distribution
 from .experts import expert_lines
 from .record import RunRecord
+from .tiers_table import tier_lines
 
 WIDTH = 100
 LABEL_WIDTH = 12
@@ -157,6 +158,7 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
             f"{_decimal(s['preemptions'], 0)}, {_decimal(s['recomputed_tokens'], 0)} tokens computed again",
         ),
         *_backup(s),
+        *tier_lines(s),
     ]
 
 
