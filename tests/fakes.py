@@ -15,6 +15,7 @@ import numpy as np
 from kvbench.cluster.simulation import Admissions
 from kvbench.core.journal import FINISHED, NEVER, PARTIAL, REFUSED, STEP_COLUMNS, Counters, Journal
 from kvbench.core.requests import I64, Requests
+from kvbench.engine.arrival import of_fleet
 from kvbench.engine.settings import EngineSettings
 from kvbench.prefix.keys import BlockKeys, block_keys
 
@@ -30,6 +31,7 @@ class FakeSimulation:
     def __init__(self, requests: Requests, settings: EngineSettings, tables: Any) -> None:
         self.requests, self.settings = requests, settings
         self.fleet = SimpleNamespace(router=None, settings=(settings,))
+        self.arrivals = of_fleet(requests, (settings,))
         self.num_sequences = requests.num_sequences
         self.done = self.num_sequences
         type(self).last = self

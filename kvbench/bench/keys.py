@@ -14,11 +14,13 @@ from ..costs.graph_keys import GRAPH_KEYS, SYNC_KEYS
 from ..costs.keys import COST_KEYS
 from ..costs.kv_format import KV_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
+from ..experts.keys import EPLB_KEYS, EXPERT_KEYS
 from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
 from ..routing.settings import ROUTER_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
 from ..scheduler.presets import DEFAULT_PRESET
+from ..tiers.keys import LINK_KEYS, TIER_KEYS
 from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
 
 DTYPES = tuple(WEIGHT_BYTES)
@@ -92,6 +94,8 @@ def key_tree() -> KeyTree:
         *MEASURED_KEYS,
         *WORKLOAD_KEYS,
         *CACHE_KEYS,
+        *TIER_KEYS,
+        *LINK_KEYS,
         *SCHEDULER_KEYS,
         *BEAM_KEYS,
         *FLEET_KEYS,
@@ -100,6 +104,8 @@ def key_tree() -> KeyTree:
         *GRAPH_KEYS,
         *SYNC_KEYS,
         *COST_KEYS,
+        *EXPERT_KEYS,
+        *EPLB_KEYS,
         *FAULT_KEYS,
         *SLO_KEYS,
         *OFFLINE_KEYS,

@@ -106,7 +106,7 @@ def run(
         target = target_notes(system.config["sharing.hit_rate"], bounds.infinite, counters.admitted_prompt_tokens)
         told = (*target, *clip_notes(requests, simulation.arrivals))
         record = _record(configured, system, costs, requests, journal, counters, summary, complete, told)
-        record = _with_measures(record, system, simulation)
+        record = _with_ranks(_with_measures(record, system, simulation), simulation)
         record = with_fleet(record, simulation, journal)
     document = run_document(record, _details(configured, system, costs, trace, stages))
     if isinstance(simulation, MeasuredRun):
@@ -118,11 +118,10 @@ def run(
 def _simulation(system: System, requests: Requests, costs: Costs) -> Simulation:
     if system.config["clock"] == "measured":
         return measured_run(system.config, requests, system.settings, costs.tables)
-    dp = system.config["dp"]
-    if dp > 1:
-        from ..cluster.lockstep_simulation import LockstepSimulation
+    if system.config["dp"] > 1 or system.config["ep"] > 1:
+        from .experts import rank_simulation
 
-        return prepared(LockstepSimulation(requests, system.settings, costs.tables, dp, system.config["dp_deal"]))
+        return prepared(rank_simulation(system, requests, costs))
     fleet = fleet_of(system, requests)
     if fleet is not None:
         first = fleet.members[0]
@@ -216,6 +215,18 @@ def _with_measures(record: RunRecord, system: System, simulation: Simulation) ->
         measured=measured_lines(simulation, config, system.budget.block_bytes),
         notes=(*record.notes, *measured_notes(config, system.settings)),
     )
+
+
+def _with_ranks(record: RunRecord, simulation: Simulation) -> RunRecord:
+    """Of ranks that step together: what they waited for, and what became of their experts."""
+    from ..cluster.lockstep_simulation import LockstepSimulation
+
+    if not isinstance(simulation, LockstepSimulation):
+        return record
+    from .experts import expert_report
+
+    report = expert_report(simulation)
+    return replace(record, ranks=report, notes=(*record.notes, *report.notes))
 
 
 def memory_lines(system: System) -> tuple[MemoryLine, ...]:

@@ -34,9 +34,7 @@ from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
 from .fleet import check_fleet, closed_groups
 from .start import check_start
-
-_HOST_LINK_SHARE = 0.8
-"""Of the host link's bandwidth that large copies reach."""
+from .tiers import HOST_LINK_SHARE, closed_tiers, has_tiers, tier_rules
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -98,6 +96,8 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         dtype=config["dtype"],
         kv_dtype=config["kv_dtype"],
         tp=config["tp"],
+        ep=config["ep"],
+        redundant=config["eplb.redundant"],
         block_tokens=config["block_tokens"],
         max_model_len=config["max_model_len"],
         kv=_kv_format(config, model, device),
@@ -108,7 +108,8 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = fitted(CostSettings(**config.section("costs")), device, config["dtype"])
     config = config.replaced(_fitted_keys(config, costs), "by device class")
-    settings = _settings(config, costs, budget, record_steps)
+    config = closed_tiers(config)
+    settings = replace(_settings(config, costs, budget, record_steps), tiers=tier_rules(config, deployment, budget))
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
@@ -154,6 +155,8 @@ def _measured_system(config: Config, asked: Config) -> System:
         this_machine,
     )
 
+    if has_tiers(config):
+        raise UsageError("tiers run on the modelled clock: leave [tiers] out, or set clock = modelled")
     check_config(config)
     device, shape = this_machine(), model_config(config)
     model = catalogue_model(model_name(config), shape)
@@ -174,7 +177,7 @@ def _measured_system(config: Config, asked: Config) -> System:
 
 def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs: CostSettings) -> int:
     """Nanoseconds of one block over the link to the host."""
-    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * _HOST_LINK_SHARE
+    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * HOST_LINK_SHARE
     if config["cache.kind"] == "none":
         raise UsageError(
             f"{where}: cache.backup copies what a prefix cache can find again; set cache.kind = hash or radix"
@@ -217,6 +220,12 @@ def _check_ranks(config: Config, model: Model) -> None:
         raise UsageError(
             f"{config.where['dp']}: dp = {dp} ranks step together on the modelled clock, continuously batched; "
             f"{name} = {config[name]} runs one"
+        )
+    if ep == 1 and (config["eplb.mode"] != "off" or config["eplb.redundant"]):
+        name = "eplb.mode" if config["eplb.mode"] != "off" else "eplb.redundant"
+        raise UsageError(
+            f"{config.where[name]}: {name} = {config[name]} places experts, which ep = 1 spreads over nothing; "
+            f"set ep = {devices}" + ("" if devices > 1 else " and dp")
         )
     if ep > 1 and model.moe is None:
         raise UsageError(f"{config.where['ep']}: ep = {ep}: {model.name} has no experts; set ep = 1")

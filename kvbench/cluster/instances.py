@@ -23,6 +23,8 @@ round-robin     SGLang's default; shortest-queue, fewest-tokens: its other rules
 """
 
 _WAITING_WEIGHT = 4
+NUM_TERMS = 4
+_OF_INSTANCES = "turn is_planned now together_ns pause_ns steps step_ns".split()
 
 
 @struct
@@ -36,7 +38,11 @@ class Instances:
     is_planned   (i,) 1 = planned, not started
     asks         Python adds to the queries of the ranks between plan and start
     own_ns       (n,) how long the step at hand is for each rank
-    experts_ns   (n,) the part of a rank's step that is its experts; together_ns: (i,) what all ranks wait for there
+    now          (i,) begin of the step at hand. tokens: (n, 2) prefill and decode tokens of each rank in it
+    terms        (n, 4) where asks: EXPERT_LOAD_MAX, ACTIVE_EXPERTS, DISPATCH_BYTES, EXCHANGE_NS of the ranks' queries
+    together_ns  (i,) where asks: what all ranks wait for in experts and exchanges, whose share it is
+    pause_ns     (i,) where asks: time before the step in which nobody computes
+    experts_ns   (n,) the part of a rank's step that is its own experts and exchanges
     wait_ns      (n,) time in which a rank waited for the slowest
     busy_ns      (n,) its own steps, dummies among them; dummy_ns: (n,) these alone
     dummy_steps  (n,)
@@ -51,8 +57,12 @@ class Instances:
     is_planned: "i8[::1]"
     asks: "b1"
     own_ns: "i8[::1]"
-    experts_ns: "i8[::1]"
+    now: "i8[::1]"
+    tokens: "i8[:,::1]"
+    terms: "f8[:,::1]"
     together_ns: "i8[::1]"
+    pause_ns: "i8[::1]"
+    experts_ns: "i8[::1]"
     wait_ns: "i8[::1]"
     busy_ns: "i8[::1]"
     dummy_ns: "i8[::1]"
@@ -67,22 +77,17 @@ def make_instances(ranks: Sequence[int], deal: str, asks: bool = False) -> Insta
         raise UsageError(f"unknown rule {deal!r} for dealing requests to ranks: one of {', '.join(DEALS)}")
     first = np.concatenate([[0], np.cumsum(ranks)]).astype(np.int64)
     i, n = len(ranks), int(first[-1])
-    instance = np.repeat(np.arange(i), np.array(ranks))
-    of_rank = [np.zeros(n, np.int64) for _ in range(6)]
-    return Instances(
-        first,
-        instance,
-        DEALS.index(deal),
-        np.zeros(i, np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(i, np.int64),
-        asks,
-        *of_rank[:2],
-        np.zeros(i, np.int64),
-        *of_rank[2:],
-        np.zeros(i, np.int64),
-        np.zeros(i, np.int64),
-    )
+    shapes = {"tokens": (n, 2), "terms": (n, NUM_TERMS)} | dict.fromkeys(_OF_INSTANCES, (i,))
+    values = {
+        "first": first,
+        "instance": np.repeat(np.arange(i), np.array(ranks)),
+        "deal": DEALS.index(deal),
+        "asks": asks,
+    }
+    for name in Instances.fields:
+        if name not in values:
+            values[name] = np.zeros(shapes.get(name, (n,)), np.float64 if name == "terms" else np.int64)
+    return Instances(*(values[name] for name in Instances.fields))
 
 
 @jit

@@ -19,7 +19,20 @@ from numba import njit, types
 from ..client.clients import next_time
 from ..core.jit import PLAIN, inline, jit
 from ..core.units import NEVER_NS
-from ..costs.tables import GRAPH_BUCKET, HOST, NEW_TOKENS, clear, padded_tokens, step_ns
+from ..costs.tables import (
+    ACTIVE_EXPERTS,
+    DISPATCH_BYTES,
+    EXCHANGE_NS,
+    EXPERT_LOAD_MAX,
+    GRAPH_BUCKET,
+    HOST,
+    NEW_TOKENS,
+    clear,
+    exchange_ns,
+    experts_ns,
+    padded_tokens,
+    step_ns,
+)
 from ..engine.step import EMPTY, IDLE, LAGGING, PLANNED, describe, lag, land, plan_step, read_inbox, start
 from ..scheduler.state_columns import NO_FAULT, NO_SEQ
 from .instances import Instances, deal_to
@@ -78,7 +91,7 @@ def _plan(w, s, i):
     for k in range(s.first[i], s.first[i + 1]):
         e = w.engines[k]
         w.at = k
-        s.statuses[k] = plan_step(e, w.schedules[k])
+        s.statuses[k] = plan_step(e, w.befores[k], w.schedules[k])
         if e.fault != NO_FAULT:
             return np.int64(-1)
         best = min(best, s.statuses[k])
@@ -89,18 +102,19 @@ def _plan(w, s, i):
 def _describe(w, s, i):
     """The queries of the ranks: their own work, or a dummy's, padded to the widest of them."""
     widest = 0.0
+    s.now[i] = w.engines[s.first[i]].now
     for k in range(s.first[i], s.first[i + 1]):
         e = w.engines[k]
-        s.experts_ns[k] = 0
         if s.statuses[k] == PLANNED:
             describe(e)
+            s.tokens[k, 0], s.tokens[k, 1] = e.prefill_tokens, e.decode_rows
         else:
             clear(e.query)
             e.query[NEW_TOKENS] = _DUMMY_TOKENS
+            s.tokens[k, 0], s.tokens[k, 1] = 0, 1
         widest = max(widest, padded_tokens(e.costs, e.query))
     for k in range(s.first[i], s.first[i + 1]):
         w.engines[k].query[GRAPH_BUCKET] = widest
-    s.together_ns[i] = 0
 
 
 # ---------------------------------------------------------------- start, barrier
@@ -109,28 +123,42 @@ def _describe(w, s, i):
 @jit
 def _start(w, s, i):
     """The ranks run; afterwards e.now of all is when the instance's step lands."""
-    begin = w.engines[s.first[i]].now
-    slowest = np.int64(0)
+    begin, pause = s.now[i], s.pause_ns[i]
+    slowest, together = np.int64(0), s.together_ns[i]
     for k in range(s.first[i], s.first[i + 1]):
         e = w.engines[k]
-        own = _run(w, s, e, k)
+        if s.asks:
+            _add_terms(s, e, k)
+            together = max(together, s.experts_ns[k])
+        own = _run(w, s, e, k) + pause
         s.busy_ns[k] += own
         slowest = max(slowest, own - s.experts_ns[k])
         s.own_ns[k] = own
-    lasts = slowest + s.together_ns[i]
+    lasts = slowest + together
     landed = np.int64(0)
     for k in range(s.first[i], s.first[i + 1]):
         e = w.engines[k]
         wait = lasts - s.own_ns[k]
         s.wait_ns[k] += wait
         if e.overlap:
-            e.device_end += wait
+            e.device_end += wait + pause
         else:
             e.now = begin + lasts
         landed = max(landed, e.now)
     _hold(w, s, i, landed)
     s.steps[i] += 1
     s.step_ns[i] += lasts
+
+
+@inline
+def _add_terms(s, e, k):
+    """What Python knows of a rank's experts in this step."""
+    query, terms = e.query, s.terms
+    query[EXPERT_LOAD_MAX] = terms[k, 0]
+    query[ACTIVE_EXPERTS] = terms[k, 1]
+    query[DISPATCH_BYTES] = terms[k, 2]
+    query[EXCHANGE_NS] = terms[k, 3]
+    s.experts_ns[k] = experts_ns(e.costs, query) + exchange_ns(e.costs, query)
 
 
 @jit
@@ -159,7 +187,7 @@ def _run(w, s, e, k):
     """The step of one rank, as if it were alone: ns from its begin to its end."""
     begin = max(e.now, e.device_end) if e.overlap else e.now
     if s.statuses[k] == PLANNED:
-        start(e, w.watches[k])
+        start(e, w.watches[k], w.stretches[k])
         return (e.device_end if e.overlap else e.now) - begin
     duration = step_ns(e.costs, e.query, e.resources)
     e.began = e.now
@@ -182,7 +210,7 @@ def _land(w, s, i):
         e = w.engines[k]
         w.at = k
         if s.statuses[k] == PLANNED or s.statuses[k] == LAGGING:
-            land(e, w.commits[k])
+            land(e, w.commits[k], w.afters[k])
             tell_ends(w, e)
         w.stepping[k] = 0
         w.ready[k] = e.now

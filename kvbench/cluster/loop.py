@@ -196,8 +196,9 @@ def unstick(w):
 @inline
 def land_step(w, e):
     """The step of the engine that has its turn is over: it may plan the next one."""
-    land(e, w.commits[w.at])
+    land(e, w.commits[w.at], w.afters[w.at])
     tell_ends(w, e)
+    w.listen(e, w.router, e.now)
     w.stepping[w.at] = 0
     w.ready[w.at] = e.now
     w.now = max(w.now, e.now)
@@ -266,7 +267,7 @@ def _advance(w, until_ns, max_steps, measured):
         if e.ended_head != NO_SEQ:
             tell_ends(w, e)
             continue
-        status = plan_step(e, w.schedules[k])
+        status = plan_step(e, w.befores[k], w.schedules[k])
         if e.fault != NO_FAULT:
             return FAULT
         if status == IDLE or status == EMPTY:
@@ -278,7 +279,7 @@ def _advance(w, until_ns, max_steps, measured):
         if status == LAGGING:
             lag(e)
         else:
-            launch(e, w.watches[k])
+            launch(e, w.watches[k], w.stretches[k])
         w.ready[k] = e.now
         w.stepping[k] = 1
     return SLICE_OVER

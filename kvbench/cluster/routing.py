@@ -13,7 +13,9 @@ from ..client.clients import READY, ROUTED, close, send
 from ..core.jit import PLAIN, inline, jit
 from ..kernels.event_heap import push_event
 from ..prefix import block_hash, radix
+from ..prefix.changes import IS_STORED
 from ..prefix.keys import fill_keys
+from ..routing.late import tell_block
 from ..routing.router import ENDED, FIRST_TOKEN, NO_ENGINE, SENT, Router, report
 from ..scheduler import kv
 from ..scheduler.mail import ACCEPT, is_unread, take
@@ -47,8 +49,11 @@ def decide(w, seq, now):
     c, router = w.clients, w.router
     if router.wants_load or router.wants_truth:
         look_at_all(w, seq, now)
+    if router.wants_events and router.delay_ns == 0:  # else they come when a step lands
+        for k in range(w.ready.size):
+            w.listen(w.engines[k], router, now)
     k = w.route(router, c.seqs, seq, now)
-    if k == NO_ENGINE:
+    if k < 0:
         close(c, seq, FAILED, now)
         return
     c.seqs.engine[seq] = k
@@ -116,7 +121,21 @@ def look(e, router, seq):
         router.truth[e.number] = _cached_tokens(e, seq)
 
 
-def ignore(e, router, seq):
+def listen(e, router, now):
+    """The router is told what the cache of an engine has and has no more since it was asked last."""
+    order = e.tree.order
+    hashed = e.rules.cache_kind == HASHED
+    if hashed:
+        order = e.hashes.order
+    for i in range(order.num_changes):
+        change = order.changes[i]
+        if hashed and not block_hash.is_known(e.hashes, e.pool, change):
+            change ^= IS_STORED
+        tell_block(router, e.number, change, now)
+    order.num_changes = 0
+
+
+def ignore(e, router, subject):
     """Of a router that asks no engine."""
 
 
@@ -165,8 +184,16 @@ if not PLAIN:
     LOOK_FUNCTION = types.FunctionType(types.void(Engine.numba_type, Router.numba_type, types.int64))
 
 
-@cache
 def look_pointer(looks: bool) -> Callable[[Engine, Router, int], None]:
     """`look`, compiled only where a router wants to know."""
-    verb = look if looks else ignore
+    return _pointer(look if looks else ignore)
+
+
+def listen_pointer(listens: bool) -> Callable[[Engine, Router, int], None]:
+    """`listen`, compiled only where a router wants to know."""
+    return _pointer(listen if listens else ignore)
+
+
+@cache
+def _pointer(verb: Callable[..., None]) -> Any:
     return verb if PLAIN else njit(LOOK_FUNCTION.signature, cache=True, nogil=True, error_model="numpy")(verb)

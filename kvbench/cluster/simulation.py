@@ -24,6 +24,7 @@ from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
 from ..engine.settings import EngineSettings
 from ..prefix.keys import BlockKeys
+from ..routing.settings import belief_of
 from ..scheduler.shadow import VIOLATIONS
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
@@ -43,6 +44,7 @@ from .counters import counters_of
 from .fleet import Fleet, Member, routing_of
 from .flush import Flushes
 from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
+from .tiers import fetches, tier_columns
 from .world import make_world
 
 _SLICE_STEPS = 20_000
@@ -113,8 +115,9 @@ class Simulation:
         self.arrivals = of_fleet(requests, self.fleet.settings)
         shared = share(requests, settings, taken=self.arrivals)
         routed = self.fleet.router is not None
+        events = self.fleet.router is not None and belief_of(self.fleet.router) == "events"
         self.engines: list[Engine] = [
-            build_engine(shared, member.settings, member.tables, number=number, tells_first=routed)
+            build_engine(shared, member.settings, member.tables, number=number, tells_first=routed, tells_blocks=events)
             for number, member in enumerate(self.fleet.members)
         ]
         clients = make_clients(
@@ -246,7 +249,7 @@ class Simulation:
         sample = np.arange(status.size) - q["first"][q["request"]]
         heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
         journals = [e.journal.read() for e in self.engines]
-        parts = parts_of(q, status, self.fleet.settings, self._waits(status))
+        parts = parts_of(q, status, self.fleet.settings, self._waits(status), fetches(self.engines, q["engine"]))
         return core_journal.Journal(
             request_index=q["request"][heard],
             sample=sample[heard],
@@ -279,14 +282,16 @@ class Simulation:
         return {"route": np.where(decided, route_ns, 0)}
 
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
-        """What only a fleet has for each sequence."""
+        """What only a fleet, or engines with tiers, have for each sequence."""
+        columns = tier_columns(self.engines, sequences["engine"], sequences["cached"])
         if self.fleet.router is None:
-            return {}
+            return columns
         route_ns = np.where(sequences["engine"] >= 0, self.world.route_ns, core_journal.NEVER)
         return {
             "engine": sequences["engine"],
             "predicted_cached_tokens": self.world.predicted.copy(),
             "route_ns": route_ns,
+            **columns,
         }
 
     def admissions(self) -> Admissions:

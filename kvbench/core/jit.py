@@ -36,6 +36,8 @@ _JITTED_ROOMS = (
     "costs",
     "memory",
     "prefix",
+    "experts",
+    "tiers",
     "scheduler",
     "client",
     "routing",

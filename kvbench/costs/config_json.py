@@ -120,7 +120,9 @@ def _moe(fields: _Fields) -> Moe | None:
     per_token = fields.need("num_experts_per_tok")
     if not 1 <= per_token <= experts:
         raise UsageError(f"{fields.path}: 'num_experts_per_tok' must lie in 1..{experts}, is {per_token}")
-    return Moe(experts, per_token, width, shared, fields.get("first_k_dense_replace", 0))
+    groups = fields.get("n_group", 1, low=1)
+    limit = fields.get("topk_group", 1, low=1)
+    return Moe(experts, per_token, width, shared, fields.get("first_k_dense_replace", 0), groups, limit)
 
 
 def _notes(kind: str, window: int) -> tuple[str, ...]:

@@ -21,6 +21,10 @@ class Deployment:
     kv_dtype: str = "bf16"
     """A key of KV_BYTES."""
     tp: int = 1
+    ep: int = 1
+    """Devices that routed experts are spread over, each expert whole on one of them; 1: they divide as all else."""
+    redundant: int = 0
+    """Replicas of experts beyond one each, in every layer, on all ep devices together."""
     block_tokens: int = 16
     max_model_len: int = 0
     """Longest prompt plus output; 0: what the model declares."""
@@ -34,6 +38,12 @@ class Deployment:
                 raise UsageError(f"{name} {value!r} is not known; try one of {', '.join(known)}")
         if self.block_tokens < 1:
             raise UsageError(f"block_tokens must be at least 1, is {self.block_tokens}")
+        held = self.model.moe.num_experts + self.redundant if self.model.moe is not None else 0
+        if self.ep > 1 and (held == 0 or held % self.ep):
+            raise UsageError(
+                f"{held} experts of {self.model.name} ({self.redundant} of them redundant) do not divide among "
+                f"ep {self.ep} devices; change ep or eplb.redundant"
+            )
         if self.tp < 1 or not divides(self.model, self.tp):
             raise UsageError(_why_not(self.model, self.tp))
 

@@ -69,7 +69,7 @@ def _budget(deployment: Deployment, limits: EngineLimits) -> MemoryBudget:
     """As memory_budget; num_blocks is 0 where nothing is left."""
     model = deployment.model
     usable = int(deployment.device.memory_bytes * limits.memory_utilization)
-    weights = weight_bytes(model, deployment.dtype, deployment.tp)
+    weights = weight_bytes(model, deployment.dtype, deployment.tp, deployment.ep, deployment.redundant)
     reserved = _reserved_bytes(deployment, limits)
     metadata = _metadata_bytes(deployment, limits)
     block = token_bytes(model, deployment.kv_dtype, deployment.tp, deployment.kv) * deployment.block_tokens
@@ -99,11 +99,17 @@ def _does_not_fit(deployment: Deployment, limits: EngineLimits, budget: MemoryBu
     need = budget.weights_bytes + budget.reserved_bytes + budget.metadata_bytes
     return (
         f"{deployment.model.name} does not fit {deployment.device.name}: weights of "
-        f"{budget.weights_bytes / GIB:.1f} GiB ({deployment.dtype}, tp {deployment.tp}) and "
+        f"{budget.weights_bytes / GIB:.1f} GiB ({deployment.dtype}, tp {deployment.tp}{_spread(deployment)}) and "
         f"{(need - budget.weights_bytes) / GIB:.1f} GiB of reserve leave no KV block in "
         f"{budget.usable_bytes / GIB:.1f} GiB (memory_utilization {limits.memory_utilization:g}); "
         f"{_what_fits(deployment, limits)}"
     )
+
+
+def _spread(deployment: Deployment) -> str:
+    if deployment.ep == 1:
+        return ""
+    return f", ep {deployment.ep}" + (f", {deployment.redundant} redundant experts" if deployment.redundant else "")
 
 
 def _what_fits(deployment: Deployment, limits: EngineLimits) -> str:

@@ -51,6 +51,9 @@ class Moe:
     """Summed width of the shared experts."""
     dense_layers: int = 0
     """Leading layers with an ordinary MLP."""
+    groups: int = 1
+    """Of experts; a token uses those of group_limit groups alone. 1: no groups."""
+    group_limit: int = 1
 
 
 @dataclass(frozen=True)
@@ -147,9 +150,17 @@ def kv_heads_per_rank(model: Model, tp: int) -> int:
     return max(1, model.num_kv_heads // tp)
 
 
-def matmuls(model: Model, tp: int = 1) -> tuple[Matmul, ...]:
-    """The weights of the layers on one rank, in the order a token passes them; the head is apart."""
-    return _attention(model, tp) + _mlp(model, tp)
+def matmuls(model: Model, tp: int = 1, ep: int = 1, redundant: int = 0) -> tuple[Matmul, ...]:
+    """The weights of the layers on one rank, in the order a token passes them; the head is apart.
+
+    ep  ranks that experts are spread over, each of them whole on its rank; redundant: replicas beyond one an expert
+    """
+    return _attention(model, tp) + _mlp(model, tp, ep, redundant)
+
+
+def expert_matmuls(model: Model, tp: int = 1, ep: int = 1, redundant: int = 0) -> tuple[Matmul, ...]:
+    """Those of them that are routed experts."""
+    return tuple(m for m in matmuls(model, tp, ep, redundant) if m.name.startswith("expert_"))
 
 
 def _attention(model: Model, tp: int) -> tuple[Matmul, ...]:
@@ -176,7 +187,7 @@ def _attention(model: Model, tp: int) -> tuple[Matmul, ...]:
     )
 
 
-def _mlp(model: Model, tp: int) -> tuple[Matmul, ...]:
+def _mlp(model: Model, tp: int, ep: int, redundant: int) -> tuple[Matmul, ...]:
     moe, hidden = model.moe, model.hidden
     dense = model.num_layers if moe is None else moe.dense_layers
     out = _gated("", hidden, model.mlp_width // tp, dense) if dense else ()
@@ -186,6 +197,9 @@ def _mlp(model: Model, tp: int) -> tuple[Matmul, ...]:
     out += (Matmul("router", hidden, moe.num_experts, sparse, wide=True),)
     if moe.shared_width:
         out += _gated("shared_", hidden, moe.shared_width // tp, sparse)
+    if ep > 1:
+        held = (moe.num_experts + redundant) // ep
+        return out + _gated("expert_", hidden, moe.expert_width, sparse, held, moe.experts_per_token)
     return out + _gated("expert_", hidden, moe.expert_width // tp, sparse, moe.num_experts, moe.experts_per_token)
 
 
@@ -231,9 +245,9 @@ def active_parameters(model: Model) -> int:
     return used + head(model).weights + _vectors(model, 1)
 
 
-def weight_bytes(model: Model, dtype: str, tp: int = 1) -> int:
-    """Bytes of the weights on one rank; see WEIGHT_BYTES and WIDE_BYTES for what is quantised."""
-    layers = sum(m.weights * matmul_bytes(m, dtype) for m in matmuls(model, tp))
+def weight_bytes(model: Model, dtype: str, tp: int = 1, ep: int = 1, redundant: int = 0) -> int:
+    """Bytes of the weights on one rank; see WEIGHT_BYTES and WIDE_BYTES for what is quantised, matmuls for ep."""
+    layers = sum(m.weights * matmul_bytes(m, dtype) for m in matmuls(model, tp, ep, redundant))
     wide = _embedding_copies(model) * head(model, tp).weights + _vectors(model, tp)
     return int(layers) + wide * WIDE_BYTES
 
@@ -263,6 +277,10 @@ _BUILT_IN = (
     Model("qwen3-32b", "Qwen3 32B", 64, 5120, 64, 8, 128, 25600, 151936, 40960, qk_norm=True),
     Model("mistral-7b", "Mistral 7B v0.3", 32, 4096, 32, 8, 128, 14336, 32768, 32768),
     Model(
+        "olmoe-1b-7b", "OLMoE 1B-7B", 16, 2048, 16, 16, 128, 1024, 50304, 4096, qk_norm=True,
+        moe=Moe(num_experts=64, experts_per_token=8, expert_width=1024),
+    ),
+    Model(
         "qwen3-30b-a3b", "Qwen3 30B-A3B", 48, 2048, 32, 4, 128, 6144, 151936, 40960, qk_norm=True,
         moe=Moe(num_experts=128, experts_per_token=8, expert_width=768),
     ),
@@ -278,7 +296,10 @@ _BUILT_IN = (
     Model(
         "deepseek-v3", "DeepSeek V3", 61, 7168, 128, 128, 128, 18432, 129280, 163840,
         mla=Mla(q_lora_rank=1536, kv_lora_rank=512, rope_head_dim=64, nope_head_dim=128, v_head_dim=128),
-        moe=Moe(num_experts=256, experts_per_token=8, expert_width=2048, shared_width=2048, dense_layers=3),
+        moe=Moe(
+            num_experts=256, experts_per_token=8, expert_width=2048, shared_width=2048, dense_layers=3,
+            groups=8, group_limit=4,
+        ),
         notes=("the multi-token prediction module (14B) is not loaded",),
     ),
 )  # fmt: skip

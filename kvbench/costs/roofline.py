@@ -73,9 +73,11 @@ class Rank:
         return matmul.layers * np.maximum(2.0 * one * passes / rate, moved / self.bytes_per_ns)
 
     def linear_ns(self, tokens: F64) -> F64:
+        """All matrices that depend on tokens alone: routed experts that are spread over ranks do not."""
         total = np.zeros_like(tokens)
         for matmul in matmuls(self.deployment.model, self.deployment.tp):
-            total = total + self.matmul_ns(matmul, tokens)
+            if self.deployment.ep == 1 or not matmul.name.startswith("expert_"):
+                total = total + self.matmul_ns(matmul, tokens)
         return total
 
     def head_ns(self, sequences: F64) -> F64:

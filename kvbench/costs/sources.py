@@ -39,7 +39,7 @@ def find_step_times(deployment: Deployment, settings: CostSettings, wanted: Want
         from .corrections import corrected
 
         return corrected(Path(given), lambda base: find_step_times(deployment, settings, base), wanted)
-    found = shipped_times(deployment, wanted.engine) if settings.silicon else None
+    found = shipped_times(deployment, wanted.engine) if settings.silicon and deployment.ep == 1 else None
     if found is not None:
         return quantised(found, deployment, settings)
     return quantised(roofline_times(deployment, settings), deployment, settings, own_share(deployment))

@@ -23,7 +23,18 @@ from .devices import Device
 from .keys import DEFAULTS, CostSettings
 from .known_errors import NONE_KNOWN, known_error
 from .models import Model
-from .tables import LIMIT_NAMES, NO_GRAPHS, NO_LIMITS, UNREAD, CostTables, Graphs, Overheads, build_tables
+from .tables import (
+    LIMIT_NAMES,
+    NO_EXPERTS,
+    NO_GRAPHS,
+    NO_LIMITS,
+    UNREAD,
+    CostTables,
+    ExpertTimes,
+    Graphs,
+    Overheads,
+    build_tables,
+)
 
 FORMAT = "kvbench step times 1"
 _LINES = ("linear", "communication", "head")
@@ -101,7 +112,9 @@ class StepTimes:
     host: dict[str, float] = field(default_factory=dict)
     """Keys of `[costs]` (without that prefix) that the source has measured: they replace the preset's."""
 
-    def tables(self, settings: CostSettings = DEFAULTS, graphs: Graphs = NO_GRAPHS) -> CostTables:
+    def tables(
+        self, settings: CostSettings = DEFAULTS, graphs: Graphs = NO_GRAPHS, experts: ExpertTimes = NO_EXPERTS
+    ) -> CostTables:
         """Tables for the evaluator: with the host times of these settings, padded to these graphs."""
         settings = fitted(settings, self.origin.device, self.origin.dtype)
         overheads = Overheads(
@@ -122,6 +135,7 @@ class StepTimes:
             mixed=self.mixed,
             graphs=graphs,
             limits=self.limits,
+            experts=experts,
         )
 
 
@@ -140,11 +154,13 @@ class Wanted:
     ep: int = 1
 
 
-def costs_of(times: StepTimes, settings: CostSettings, graphs: Graphs = NO_GRAPHS) -> Costs:
+def costs_of(
+    times: StepTimes, settings: CostSettings, graphs: Graphs = NO_GRAPHS, experts: ExpertTimes = NO_EXPERTS
+) -> Costs:
     """Tables and what to say of them."""
     origin = times.origin
     error = known_error(origin.kind, origin.error)
-    return Costs(times.tables(settings, graphs), origin.source, notes=origin.notes, error=error)
+    return Costs(times.tables(settings, graphs, experts), origin.source, notes=origin.notes, error=error)
 
 
 def shape_of(model: Model) -> str:

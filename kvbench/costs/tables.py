@@ -36,10 +36,11 @@ from .graphs import NO_GRAPHS, Graphs
     EXPERT_LOAD_MAX,
     ACTIVE_EXPERTS,
     DISPATCH_BYTES,
+    EXCHANGE_NS,
     COPY_BYTES,
     OUTSIDE,
-) = range(13)
-QUERY_SIZE = 13
+) = range(14)
+QUERY_SIZE = 14
 # NEW_TOKENS            tokens computed in the step, prefill and decode
 # NUM_PREFILL           prefill chunks in the step
 # PREFILL_ATTENTION_NS  accumulated by add_prefill, whole ns
@@ -48,7 +49,12 @@ QUERY_SIZE = 13
 #                       even for a chunk that is not the last, and drop them)
 # GRAPH_BUCKET          tokens that the step is padded to; 0: as the captured graphs of this engine pad it. Replicas
 #                       that step in lockstep are all padded to the widest: whoever steps them sets it (padded_tokens)
-# EXPERT_LOAD_MAX, ACTIVE_EXPERTS, DISPATCH_BYTES   of one rank
+# Experts that are spread over ranks, of one rank, summed over the layers; whoever knows their loads sets these. A layer
+# takes as long as its products or its weights, whichever is longer:
+# EXPERT_LOAD_MAX       tokens of its experts, in layers where products decide
+# ACTIVE_EXPERTS        experts that have a token, in layers where reading weights decides; activations count as parts
+# DISPATCH_BYTES        sent or received, whichever is more, by dispatch and combine over the slowest link
+# EXCHANGE_NS           fixed time of dispatch and combine
 # COPY_BYTES            bytes copied within the device before the step (a shared block that is written)
 # OUTSIDE               1 after step_ns when a look-up lay beyond what was measured
 
@@ -57,8 +63,8 @@ LINEAR, PREFILL_ATTENTION, DECODE_ATTENTION, COMMUNICATION, HOST, COPY, LAUNCH =
 NUM_RESOURCES = 7
 RESOURCE_NAMES = ("linear", "prefill_attention", "decode_attention", "communication", "host", "copy", "launch")
 
-UNREAD = ("decode_context_max", "expert_load_max", "active_experts", "dispatch_bytes")
-"""Dimensions of the query that no table here has: uneven contexts, expert imbalance."""
+UNREAD = ("decode_context_max",)
+"""Dimensions of the query that no table here has: uneven contexts."""
 
 LIMIT_NAMES = ("tokens", "sequences", "chunk", "chunk_context", "batch", "context")
 """What a table was measured up to: fields limit_<name> of CostTables."""
@@ -85,6 +91,9 @@ class CostTables:
     copy_ns_per_byte      copies within the device
     prefill_step_ns       once per step that has prefill chunks: their attention is one kernel, whose floor the table of
                           a single chunk leaves out
+    expert_token_ns       products of one token with one expert
+    expert_read_ns        weights of one expert of one layer
+    dispatch_ns_per_byte  over the slowest link
     launch_ns             gaps between the kernels of a step, on the device
     floor_ns              no step keeps the device for less: its launches take as long
     mixed_floor_ns        of a captured step with a prefill chunk
@@ -112,6 +121,9 @@ class CostTables:
     host_sequence_ns: "f8"
     copy_ns_per_byte: "f8"
     prefill_step_ns: "f8"
+    expert_token_ns: "f8"
+    expert_read_ns: "f8"
+    dispatch_ns_per_byte: "f8"
     launch_ns: "f8"
     floor_ns: "f8"
     mixed_floor_ns: "f8"
@@ -136,6 +148,18 @@ class Overheads:
     floor_ns: float = 0.0
 
 
+@dataclass(frozen=True)
+class ExpertTimes:
+    """Times of experts that are spread over ranks, in ns; see CostTables. 0: they are in the linear part."""
+
+    token_ns: float = 0.0
+    read_ns: float = 0.0
+    dispatch_ns_per_byte: float = 0.0
+
+
+NO_EXPERTS = ExpertTimes()
+
+
 def build_tables(
     linear: Line,
     communication: Line,
@@ -146,6 +170,7 @@ def build_tables(
     mixed: Grid | None = None,
     graphs: Graphs = NO_GRAPHS,
     limits: tuple[float, ...] = NO_LIMITS,
+    experts: ExpertTimes = NO_EXPERTS,
 ) -> CostTables:
     """Tables from sampled costs, checked. Raises UsageError that names the table and what is wrong with it.
 
@@ -174,7 +199,9 @@ def build_tables(
         *(decode.row_bits, decode.column_bits),
         *(padding(graphs), graphs.mixed),
         *(overheads.step_ns, overheads.sequence_ns, overheads.copy_ns_per_byte),
-        *(overheads.prefill_step_ns, overheads.launch_ns, *_floors(overheads.floor_ns, graphs), *limits),
+        overheads.prefill_step_ns,
+        *(experts.token_ns, experts.read_ns, experts.dispatch_ns_per_byte),
+        *(overheads.launch_ns, *_floors(overheads.floor_ns, graphs), *limits),
     )
 
 
@@ -284,6 +311,9 @@ def step_ns(tables, query, resources):
         head = _on_line(tables.head_ns, tables.head_bits, sequences)
         linear = _whole(_on_line(tables.linear_ns, tables.linear_bits, tokens) + head)
         communication = _whole(_on_line(tables.comm_ns, tables.comm_bits, tokens))
+        if tables.expert_token_ns > 0.0:
+            linear += experts_ns(tables, query)
+            communication += exchange_ns(tables, query)
         host = _whole(tables.host_step_ns + tables.host_sequence_ns * sequences)
         busy = linear + prefill + decode + communication
         launch = max(_whole(tables.launch_ns), _whole(_floor_ns(tables, query, tokens)) - busy)
@@ -297,6 +327,19 @@ def step_ns(tables, query, resources):
     resources[COPY] = copy
     resources[LAUNCH] = launch
     return linear + prefill + decode + communication + host + copy + launch
+
+
+@jit
+def experts_ns(tables, query):
+    """Whole ns of a rank's own experts, all layers."""
+    products = tables.expert_token_ns * query[EXPERT_LOAD_MAX]
+    return _whole(products + tables.expert_read_ns * query[ACTIVE_EXPERTS])
+
+
+@jit
+def exchange_ns(tables, query):
+    """Whole ns of a rank's dispatch and combine, all layers."""
+    return _whole(tables.dispatch_ns_per_byte * query[DISPATCH_BYTES] + query[EXCHANGE_NS])
 
 
 # ---------------------------------------------------------------- interpolation

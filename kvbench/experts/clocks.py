@@ -20,11 +20,11 @@ class Window:
     """
 
     def __init__(self, size: int, layers: int, slots: int) -> None:
-        self.ring = np.zeros((size, layers, slots), np.float64)
+        self.ring = np.zeros((size, layers, slots), np.int32)
         self.at = 0
         self.filled = 0
 
-    def record(self, of_slots: I64 | F64) -> None:
+    def record(self, of_slots: I64) -> None:
         """The loads of one step: (layers, slots)."""
         self.ring[self.at] = of_slots
         self.at = (self.at + 1) % self.ring.shape[0]
@@ -36,11 +36,12 @@ class Window:
 
     def by_expert(self, experts: I64, num_experts: int) -> F64:
         """(filled steps, layers, num_experts) loads under the map of now, whichever they were counted under."""
-        steps, layers = max(self.filled, 1), experts.shape[0]
-        found = np.zeros((steps, layers, num_experts))
-        rows, columns = np.arange(steps)[:, None, None], np.arange(layers)[None, :, None]
-        np.add.at(found, (rows, columns, experts[None]), self.ring[:steps])
-        return found
+        layers = experts.shape[0]
+        cells = (experts + np.arange(layers)[:, None] * num_experts).ravel()
+        found = np.zeros((max(self.filled, 1), layers * num_experts))
+        for step, row in zip(found, self.ring, strict=False):
+            step[:] = np.bincount(cells, row.ravel(), layers * num_experts)
+        return found.reshape(-1, layers, num_experts)
 
 
 class VllmClock:

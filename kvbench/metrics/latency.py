@@ -17,6 +17,7 @@ from ..core.requests import Requests
 from ..core.units import NS_PER_MS, NS_PER_S
 from .percentiles import EMPTY, Distribution, distribution, percentiles
 from .slo import Promise, Slo, kept, percentile_of_all, promised
+from .tiers import tier_scalars
 
 I64 = NDArray[np.int64]
 
@@ -120,6 +121,7 @@ def summarise(
     counted = np.bincount(journal.status, minlength=len(STATUS_NAMES))
     statuses = {name: int(k) for name, k in zip(STATUS_NAMES, counted, strict=True) if k}
     scalars = _scalars(journal, requests, counters, bounds, done) | _goodput(journal, times, slo)
+    scalars |= tier_scalars(journal, counters, wall_time_ns(journal))
     return Summary(latencies, scalars, statuses)
 
 

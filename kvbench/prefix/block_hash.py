@@ -28,6 +28,7 @@ from ..memory.pool import (
     list_unlink,
 )
 from .chain_hash import chain, root_hash
+from .changes import note_change, note_contents
 from .eviction.policies import LRU, POLICIES, Policy
 from .keys import fill_keys
 from .leaf_heap import EvictionOrder, make_order
@@ -65,14 +66,19 @@ class HashMap:
 
 
 def make_map(
-    num_blocks: int, log_capacity: int = 0, eviction: str | Policy = "lru", block_ns: Any = (), seed: int = 0
+    num_blocks: int,
+    log_capacity: int = 0,
+    eviction: str | Policy = "lru",
+    block_ns: Any = (),
+    seed: int = 0,
+    tells: bool = False,
 ) -> HashMap:
-    """An empty map. eviction: lru is the free queue as it is. block_ns, seed: see leaf_heap.make_order."""
+    """An empty map. eviction: lru is the free queue as it is. block_ns, seed, tells: see leaf_heap.make_order."""
     size = 1 << (4 * max(num_blocks, 4)).bit_length()
     policy = POLICIES[eviction] if isinstance(eviction, str) else eviction
     ranked = policy.code != LRU
     nodes = np.zeros((num_blocks + 1 if ranked else 1, NODE_COLUMNS), np.int64)
-    order = make_order(nodes, num_blocks, policy, block_ns, seed)
+    order = make_order(nodes, num_blocks, policy, block_ns, seed, tells=tells)
     log = np.zeros(log_capacity, np.int64)
     return HashMap(np.zeros(size, np.int64), 0, 0, 0, NO_WATCH, False, log, 0, ranked, order, rank_pointer(ranked))
 
@@ -103,6 +109,12 @@ def find_entry(table, contents, content):
         at = (at + 1) & mask
 
 
+@jit
+def is_known(hashes, pool, content):
+    """Whether a block of that content is visible."""
+    return hashes.table[find_entry(hashes.table, pool.content, content)] != EMPTY
+
+
 @inline
 def _place(table, tag, block):
     """Where the entry of a first block is; no block is read."""
@@ -115,7 +127,7 @@ def _place(table, tag, block):
 
 
 @inline
-def _erase(table, content, block):
+def erase(table, content, block):
     """Remove the entry of a first block. Returns 1 if its place is EMPTY again, 0 if it stays GONE."""
     at = _place(table, _tag(content), block)
     ends_here = table[(at + 1) & (table.size - 1)] == EMPTY  # no probe goes on behind it
@@ -229,6 +241,8 @@ def take(hashes, pool, row, start, stop):
             block = np.int64(after[block])
         after[0] = block
         pool.before[block] = 0
+    if hashes.order.tells:
+        note_contents(hashes.order, contents, row, start, stop)
     evicted, gone, swept, logged = 0, 0, 0, hashes.log_size
     for i in range(start, stop):
         if i + AHEAD < stop:  # neighbours in the queue are neighbours in memory, their hashes are not
@@ -240,7 +254,7 @@ def take(hashes, pool, row, start, stop):
             continue
         evicted += 1
         if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
-            swept += _erase(table, content, block)
+            swept += erase(table, content, block)
             gone += 1
         contents[block] = 0
         if logged < log.size:
@@ -259,10 +273,12 @@ def withdraw(hashes, pool, row, start, stop):
     """Make row[start:stop], blocks that are in use, invisible again."""
     contents, table = pool.content, hashes.table
     note(hashes, pool, WITHDRAWN, row, start, stop, 0)
+    if hashes.order.tells:
+        note_contents(hashes.order, contents, row, start, stop)
     for i in range(start, stop):
         block = np.int64(row[i])
         if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
-            hashes.used -= _erase(table, contents[block], block)
+            hashes.used -= erase(table, contents[block], block)
             hashes.distinct -= 1
         contents[block] = 0
 
@@ -276,7 +292,10 @@ def forget(hashes, pool):
     if pool.num_free != pool.num_blocks:
         return False
     contents, has_twins, table = pool.content, pool.has_twins, hashes.table
+    told = hashes.order.tells
     for block in range(contents.size):
+        if told and contents[block] != 0:
+            note_change(hashes.order, contents[block])
         contents[block] = 0
         has_twins[block] = 0
     for at in range(table.size):
@@ -352,6 +371,9 @@ def register_all(hashes, pool, contents_of, row, start, stop):
         rebuild(hashes, pool)
     contents, table, watch = pool.content, hashes.table, hashes.watch
     mask = table.size - 1
+    if hashes.order.tells:
+        for i in range(start, stop):
+            note_change(hashes.order, contents_of[i])
     new, used, seen = 0, 0, hashes.watch_seen
     for i in range(start, stop):
         if i + AHEAD < stop:

@@ -28,6 +28,7 @@ from .eviction.policies import (
     MRU,
     OWN,
     PRIORITY_ORDER,
+    SLRU_PROTECTED_HITS,
     VERDICT_FUNCTION,
     Policy,
 )
@@ -46,8 +47,6 @@ from .node import (
     SHARED,
     TAIL,
 )
-
-SLRU_PROTECTED_HITS = 2
 
 __all__ = ["EVENT_FUNCTION", "KEY_FUNCTION", "VERDICT_FUNCTION", "EvictionOrder", "make_order"]
 
@@ -68,7 +67,8 @@ class EvictionOrder:
     heap, small    candidates; small: those of negative keys under a policy of two queues
     clock          ticks of block hash; a tree has its own
     cost_sum       (blocks + 1,) ns to compute the first i blocks of a prompt; (1,) where no policy asks
-    names          (nodes,) chain hash of the prefix that ends with a node; (1,) where nothing is remembered
+    names          (nodes,) chain hash of the prefix that ends with a node; (1,) where nobody wants to know
+    tells          somebody wants to know what blocks there are; changes, num_changes: what is told, see changes.py
     key, on_*      the policy's functions (OWN)
     """
 
@@ -80,6 +80,9 @@ class EvictionOrder:
     clock: "i8"
     cost_sum: "i8[::1]"
     names: "i8[::1]"
+    tells: "b1"
+    changes: "i8[::1]"
+    num_changes: "i8"
     ghosts: "Ghosts"
     key: "KEY_FUNCTION"
     on_insert: "EVENT_FUNCTION"
@@ -88,12 +91,19 @@ class EvictionOrder:
 
 
 def make_order(
-    nodes: Any, capacity: int, policy: Policy, block_ns: Any = (), seed: int = 0, tail: int = 0
+    nodes: Any,
+    capacity: int,
+    policy: Policy,
+    block_ns: Any = (),
+    seed: int = 0,
+    tail: int = 0,
+    tells: bool = False,
 ) -> EvictionOrder:
     """An order of nothing yet over the records `nodes`.
 
     capacity   blocks of the cache. block_ns: (blocks,) int64 time to compute a block again, by its depth
     tail       blocks at the end of a conversation that tlru may drop first
+    tells      somebody wants to know what blocks there are
     raises     UsageError: the policy weighs recompute time and there is none
     """
     if policy.costs and len(block_ns) == 0:
@@ -109,7 +119,10 @@ def make_order(
         _make_heap(room if policy.two_queues else 1),
         0,
         sums.astype(np.int64),
-        np.zeros(nodes.shape[0] if policy.two_queues else 1, np.int64),
+        np.zeros(nodes.shape[0] if policy.two_queues or tells else 1, np.int64),
+        tells,
+        np.zeros(64 if tells else 1, np.int64),
+        0,
         make_ghosts(capacity * s3fifo.GHOST_SHARE // s3fifo.SMALL_SHARE if policy.two_queues else 0),
         *policy.pointers(),
     )

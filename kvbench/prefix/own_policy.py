@@ -15,6 +15,7 @@ from numba import types
 
 from ..core.jit import PLAIN, inline, jit
 from .chain_hash import chain, root_hash
+from .changes import IS_STORED, note_change
 from .eviction import s3fifo
 from .eviction.ghosts import recall, remember
 from .eviction.policies import OWN, compiled
@@ -44,6 +45,8 @@ def tell(order, keys, event, node, start, stop, now):
         _use(order, node, now)
     else:
         node = pop_own(order, now)
+        if order.tells and node != NO_NODE:
+            _tell_gone(order, keys, node)
         if order.two_queues and node != NO_NODE and order.nodes[node, KEY] < 0:
             name = chain(_name(order, order.nodes[node, PARENT]), keys[order.nodes[node, OFFSET]])
             remember(order.ghosts, name, order.nodes[node, LENGTH])
@@ -108,10 +111,20 @@ def _name(order, node):
 
 
 @jit
-def _chained(name, keys, start, stop):
+def _chained(order, name, keys, start, stop, tells, gone):
+    """The name of the prefix that goes on from `name` with keys[start:stop]. tells, gone: what of these blocks."""
     for i in range(start, stop):
         name = chain(name, keys[i])
+        if tells:
+            note_change(order, name ^ gone)
     return name
+
+
+@inline
+def _tell_gone(order, keys, node):
+    offset = order.nodes[node, OFFSET]
+    name = _name(order, order.nodes[node, PARENT])
+    _chained(order, name, keys, offset, offset + order.nodes[node, LENGTH], True, np.int64(IS_STORED))
 
 
 @inline
@@ -121,10 +134,11 @@ def _introduce(order, keys, leaf, start, stop):
     nodes[leaf, DEPTH] = start
     nodes[leaf, COST] = recompute_ns(order.cost_sum, start, stop)
     nodes[leaf, WORD_A] = nodes[leaf, WORD_B] = 0
-    if order.two_queues:
+    if order.names.size > 1:
         name = _name(order, nodes[leaf, PARENT])
-        nodes[leaf, WORD_A] = np.int64(recall(order.ghosts, chain(name, keys[start])))
-        order.names[leaf] = _chained(name, keys, start, stop)
+        if order.two_queues:
+            nodes[leaf, WORD_A] = np.int64(recall(order.ghosts, chain(name, keys[start])))
+        order.names[leaf] = _chained(order, name, keys, start, stop, order.tells, np.int64(0))
     on_insert(nodes, leaf, nodes[leaf, ACCESS])
 
 
@@ -138,10 +152,10 @@ def _divide(order, keys, upper, lower):
         start = nodes[node, DEPTH]
         nodes[node, COST] = recompute_ns(order.cost_sum, start, start + nodes[node, LENGTH])
     nodes[upper, WORD_A], nodes[upper, WORD_B] = nodes[lower, WORD_A], nodes[lower, WORD_B]
-    if order.two_queues:
+    if order.names.size > 1:
         offset = nodes[upper, OFFSET]
         name = _name(order, nodes[upper, PARENT])
-        order.names[upper] = _chained(name, keys, offset, offset + nodes[upper, LENGTH])
+        order.names[upper] = _chained(order, name, keys, offset, offset + nodes[upper, LENGTH], False, np.int64(0))
 
 
 @inline

@@ -25,7 +25,7 @@ import numpy as np
 from ..core.jit import entry, inline, jit, struct
 from ..memory.pool import ring_give
 from .children import common_run, enter_child, find_child, place_of, remove_entry
-from .eviction.policies import OWN, POLICIES, Policy
+from .eviction.policies import OWN, POLICIES, Policy, by_functions
 from .leaf_heap import EvictionOrder, make_order, offer, pop_one
 from .node import (
     ACCESS,
@@ -85,12 +85,17 @@ def make_tree(
     *,
     keeps_age: bool = False,
     tail: int = 0,
+    tells: bool = False,
 ) -> RadixTree:
-    """An empty tree that can hold `capacity` blocks. block_ns, seed, tail: see leaf_heap.make_order."""
+    """An empty tree that can hold `capacity` blocks. block_ns, seed, tail, tells: see leaf_heap.make_order.
+
+    A tree that tells of its blocks has every policy by its functions: what is told hangs on what they hear.
+    """
     capacity = max(capacity, 1)
     table_size = 1 << (2 * capacity).bit_length()
     nodes = np.zeros((capacity + 2, NODE_COLUMNS), np.int64)
     policy = POLICIES[eviction] if isinstance(eviction, str) else eviction
+    policy = by_functions(policy) if tells else policy
     return RadixTree(
         nodes,
         np.zeros(table_size, np.int64),
@@ -100,7 +105,7 @@ def make_tree(
         np.arange(capacity + 1, 0, -1).astype(np.int32),
         capacity + 1,
         0,
-        make_order(nodes, capacity, policy, block_ns, seed, tail),
+        make_order(nodes, capacity, policy, block_ns, seed, tail, tells),
         tell_pointer(policy.code),
         0,
         0,

@@ -13,6 +13,7 @@ from ..prefix.chain_hash import root_hash
 from ..prefix.keys import fill_keys
 from . import block_view, holder_tree
 from .by_load import count
+from .late import catch_up, forget_late
 from .router import LOST, OWN, REMOVED, SENT, STORED, TRUTH
 
 
@@ -55,8 +56,9 @@ def predict(router, seqs, seq, engine):
 
 
 @jit
-def trim(router, now):
-    """Now and then what is over the limit of an engine, or too old, is no more believed."""
+def refresh(router, now):
+    """Before a decision: hear what is due; now and then, no more believe what is over a limit or too old."""
+    catch_up(router, now)
     if now < router.next_evict:
         return
     router.next_evict = (now // router.rules.evict_ns + 1) * router.rules.evict_ns
@@ -82,6 +84,7 @@ def learn(router, seqs, event, subject, engine, now):
         elif event == REMOVED:
             block_view.removed(router.view, subject, engine)
         elif event == LOST:
+            forget_late(router, engine)
             block_view.drop_engine(router.view, engine)
 
 

@@ -82,6 +82,12 @@ def make_router(
         "wants_truth": belief == TRUTH,
         "wants_load": settings.refresh_ms == 0 and load_of(settings) == "reported",
         "wants_events": belief == EVENTS,
+        "late": np.zeros((64, 3), np.int64),
+        "late_head": 0,
+        "num_late": 0,
+        "delay_ns": round(settings.events_delay_ms * NS_PER_MS),
+        "lost_events": round(settings.events_lost * (1 << 32)),
+        "lottery": np.uint64((seed if settings.seed < 0 else settings.seed) + (1 << 40)),
         "predicted": UNKNOWN,
         "cached": np.zeros(num_engines, np.int64),
         "booked": np.zeros(num, np.int64),
@@ -127,11 +133,6 @@ def _rules(settings: RouterSettings, num_engines: int, block_tokens: int) -> Rou
 def decision_ns(settings: RouterSettings, prompt_tokens: I64) -> I64:
     """What the decision on a prompt takes."""
     return np.rint((settings.decide_us + settings.hash_us_per_token * prompt_tokens) * NS_PER_US).astype(np.int64)
-
-
-def events_delay_ns(settings: RouterSettings) -> int:
-    """How late the router hears of what an engine stores and removes."""
-    return round(settings.events_delay_ms * NS_PER_MS)
 
 
 def _sessions(requests: Requests) -> tuple[I64, list[str]]:

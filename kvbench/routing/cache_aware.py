@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.jit import jit
 from . import holder_tree
-from .belief import learn, look_up, predict, prompt_keys, root_of, trim
+from .belief import learn, look_up, predict, prompt_keys, refresh, root_of
 from .by_load import count
 from .choose import least, load_of, num_accepting, turn_to
 from .holder_tree import CREATOR, HOLDERS, NO_HOLDER
@@ -26,7 +26,7 @@ _TOUCH_EVERY = 8
 
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)
-    trim(router, now)
+    refresh(router, now)
     if num_accepting(router) == 0:
         return NO_ENGINE
     engine = NO_ENGINE

@@ -17,12 +17,26 @@ def turn_to(router, seqs, seq):
 @jit
 def draw(router, n):
     """A whole number below n, each as likely as any other. source: splitmix64, the top bits of a product"""
-    router.random += np.uint64(0x9E3779B97F4A7C15)
-    x = router.random
+    router.random += _STEP
+    return np.int64((_mixed(router.random) * np.uint64(n)) >> np.uint64(32))
+
+
+@jit
+def draw_lost(router):
+    """Whether an event is lost."""
+    router.lottery += _STEP
+    return np.int64(_mixed(router.lottery)) < router.lost_events
+
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+@inline
+def _mixed(x):
+    """32 random bits. source: splitmix64"""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x = (x ^ (x >> np.uint64(31))) >> np.uint64(32)
-    return np.int64((x * np.uint64(n)) >> np.uint64(32))
+    return (x ^ (x >> np.uint64(31))) >> np.uint64(32)
 
 
 @inline

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.jit import jit
 from . import holder_tree
-from .belief import learn, look_up, predict, prompt_keys, root_of, trim
+from .belief import learn, look_up, predict, prompt_keys, refresh, root_of
 from .by_load import count
 from .choose import draw, draw_least, num_accepting, turn_to
 from .router import ENDED, IN_FLIGHT, NO_ENGINE, OUTPUT_BLOCK, PENDING_TOKENS, SENT
@@ -23,7 +23,7 @@ _DRAW_BITS = 32
 
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)
-    trim(router, now)
+    refresh(router, now)
     if num_accepting(router) == 0:
         return NO_ENGINE
     costs(router, seqs, seq)

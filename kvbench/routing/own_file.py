@@ -22,14 +22,14 @@ from numba import njit
 
 from ..core.errors import UsageError
 from ..core.jit import PLAIN
-from .belief import look_up, predict, trim
+from .belief import look_up, predict, refresh
 from .choose import num_accepting, turn_to
 from .router import BAD_CHOICE, CHOOSE_FUNCTION, LOAD_COLUMNS, NO_ENGINE
 
 
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)
-    trim(router, now)
+    refresh(router, now)
     if num_accepting(router) == 0:
         return NO_ENGINE
     look_up(router, seqs, seq)

@@ -7,14 +7,14 @@ with load as it is now, this is the oracle.
 from __future__ import annotations
 
 from ..core.jit import jit
-from .belief import look_up, predict, trim
+from .belief import look_up, predict, refresh
 from .choose import turn_to
 from .router import NO_ENGINE, PREFILL_STEP
 
 
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)
-    trim(router, now)
+    refresh(router, now)
     look_up(router, seqs, seq)
     best, least_ns = NO_ENGINE, 0
     for engine in range(router.accepts.size):

@@ -15,6 +15,9 @@ from .choose import least, load_of, num_accepting, turn_to
 from .router import NO_ENGINE
 from .sessions import on_ring
 
+_POINT_MASK = (1 << 63) - 1
+"""A chain hash is odd; the other bits are a point."""
+
 
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)
@@ -24,7 +27,7 @@ def route(router, seqs, seq, now):
     content = root_hash(seqs.namespace[seq])
     for i in range(blocks):
         content = chain(content, key_at(router.block_keys, seq, np.int64(i)))
-    engine = on_ring(router, content)
+    engine = on_ring(router, (content >> 1) & _POINT_MASK)
     return least(router) if engine != NO_ENGINE and _is_overloaded(router, engine) else engine
 
 

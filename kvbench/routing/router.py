@@ -101,7 +101,10 @@ class Router:
     as_of        (n,) ns: when the reported columns were true
     truth        (n,) tokens of the sequence in question that are cached on each engine now, where wants_truth is set
     wants_load   the reported columns are wanted as they are now, before every decision
-    wants_events STORED and REMOVED are wanted
+    wants_events STORED and REMOVED are wanted; `tell_block` says them
+    late         (capacity, 3) ring of what the router will hear: due ns, engine, change (see prefix.changes);
+                 `num_late` of them from late_head on
+    delay_ns     of what it hears. lost_events: the share that is lost, in 2 ** -32. lottery: decides which
     predicted    tokens that the router believes cached where it sends the sequence; UNKNOWN
     cached       (n,) the same of every engine, as looked up last
     booked       (s,) tokens that a sequence has in PENDING_TOKENS
@@ -131,6 +134,12 @@ class Router:
     wants_truth: "b1"
     wants_load: "b1"
     wants_events: "b1"
+    late: "i8[:,::1]"
+    late_head: "i8"
+    num_late: "i8"
+    delay_ns: "i8"
+    lost_events: "i8"
+    lottery: "u8"
     predicted: "i8"
     cached: "i8[::1]"
     booked: "i8[::1]"

@@ -11,14 +11,14 @@ source: llm-d's router (endpoint picker of the Gateway API inference extension),
 from __future__ import annotations
 
 from ..core.jit import jit
-from .belief import look_up, predict, trim
+from .belief import look_up, predict, refresh
 from .choose import draw_least, num_accepting, turn_to
 from .router import IN_FLIGHT, KV_ALL, KV_USED, NO_ENGINE, WAITING
 
 
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)
-    trim(router, now)
+    refresh(router, now)
     if num_accepting(router) == 0:
         return NO_ENGINE
     look_up(router, seqs, seq)

@@ -17,6 +17,7 @@ from ..memory.pool import BlockPool
 from ..prefix.block_hash import HashMap
 from ..prefix.keys import BlockKeys
 from ..prefix.radix import RadixTree
+from ..tiers.state import Tiers
 from .calendar import Calendar
 from .mail import Mail
 from .shadow import Shadow
@@ -115,7 +116,7 @@ class Rules:
     """Settings as numbers; see engine.settings for their meaning.
 
     keeps         what is computed stays visible as a prefix; False: a ring of blocks whose tree stays empty
-    backup_link   what computed blocks are copied to host memory over; NO_LINK: they are not
+    backs_up      computed blocks are copied to host memory; tiered: they are found there
     fence         copied blocks are held until their copy has landed
     allowed       (states, states) 1 = may follow
     """
@@ -174,7 +175,8 @@ class Rules:
     beam_skew: "f8"
     beam_seed: "i8"
     block_bytes: "i8"
-    backup_link: "i8"
+    backs_up: "b1"
+    tiered: "b1"
     fence: "b1"
     allowed: "i8[:,::1]"
 
@@ -252,6 +254,7 @@ class Engine:
     costs: "CostTables"
     operations: "Operations"
     links: "Links"
+    tiers: "Tiers"
     stages: "Stages"
     shadow: "Shadow"
     side: "Side"

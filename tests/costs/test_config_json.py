@@ -71,6 +71,8 @@ DEEPSEEK = LLAMA | {
     "max_position_embeddings": 163840,
     "moe_intermediate_size": 2048,
     "moe_layer_freq": 1,
+    "n_group": 8,
+    "topk_group": 4,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_attention_heads": 128,

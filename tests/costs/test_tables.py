@@ -12,7 +12,7 @@ from kvbench.core.errors import UsageError
 from kvbench.core.jit import entry
 from kvbench.costs import tables as t
 from kvbench.costs.axes import Grid, Line, axis_points, sample_line
-from kvbench.costs.roofline import roofline
+from kvbench.costs.roofline import roofline, roofline_times
 
 from ..reference import cost as reference
 from .steps import deployment, price, price_chunks
@@ -82,13 +82,14 @@ def test_decode_may_be_set_again():
 
 def test_every_entry_of_the_query_is_read_or_declared_missing():
     """Raising an entry changes the step unless it is a missing dimension; chunks are only counted."""
+    tables = roofline_times(deployment()).tables(experts=t.ExpertTimes(1.0, 1.0, 1.0))
     base = np.full(t.QUERY_SIZE, 100.0)
     base[t.GRAPH_BUCKET] = 0.0
     unread = set()
     for index in range(t.QUERY_SIZE):
         raised = base.copy()
         raised[index] = 1e9
-        if _step(DENSE, raised) == _step(DENSE, base):
+        if _step(tables, raised) == _step(tables, base):
             unread.add(index)
     missing = roofline(deployment()).missing
     assert unread == {getattr(t, name.upper()) for name in missing} | {t.NUM_PREFILL, t.OUTSIDE}

@@ -77,7 +77,7 @@ def digest(simulation: Simulation) -> str:
     journal = simulation.journal()
     counters = {name: float(value) for name, value in asdict(simulation.counters()).items() if name != "path"}
     columns = [getattr(journal, f.name) for f in fields(journal)]
-    parts = [np.asarray(column).tobytes() for column in columns if column is not None] + [repr(counters).encode()]
+    parts = [c.tobytes() if isinstance(c, np.ndarray) else repr(c).encode() for c in (*columns, counters)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 

@@ -128,7 +128,7 @@ class Pair:
         return out
 
     def _point(self, prompt: Any, blocks: int) -> int:
-        return self.names(self.request)[blocks - 1]
+        return self.names(self.request)[blocks - 1] >> 1 & (1 << 63) - 1
 
     def _any_holder(self, node: Any) -> int:
         """Where the engine for which a node came has it no more, the order of the product's list decides."""

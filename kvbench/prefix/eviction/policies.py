@@ -14,17 +14,21 @@ others come as function pointers (3 ns a call), so that a run compiles only the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from numba import njit, types
 
 from ...core.jit import PLAIN
+from ..node import ACCESS, CREATED, HITS, PRIORITY
 from . import chance, cost_aware, lru_k, s3fifo, sieve, tail_lru
 
 LRU, LFU, FIFO, MRU, FILO, PRIORITY_ORDER, SLRU, OWN = range(8)
+
+SLRU_PROTECTED_HITS = 2
 
 _RECORD = (types.int64[:, ::1], types.int64, types.int64)
 KEY_FUNCTION = types.FunctionType(types.int64(*_RECORD))
@@ -94,6 +98,42 @@ POLICIES: dict[str, Policy] = {
     "tlru": _of(tail_lru),
     "random": _of(chance),
 }
+
+
+def _lru(nodes, node, now):
+    return nodes[node, ACCESS]
+
+
+def _lfu(nodes, node, now):
+    return nodes[node, HITS]
+
+
+def _fifo(nodes, node, now):
+    return nodes[node, CREATED]
+
+
+def _mru(nodes, node, now):
+    return -nodes[node, ACCESS]
+
+
+def _filo(nodes, node, now):
+    return -nodes[node, CREATED]
+
+
+def _priority(nodes, node, now):
+    return nodes[node, PRIORITY]
+
+
+def _slru(nodes, node, now):
+    return np.int64(nodes[node, HITS] >= SLRU_PROTECTED_HITS)
+
+
+_STAMPS = {LRU: _lru, LFU: _lfu, FIFO: _fifo, MRU: _mru, FILO: _filo, PRIORITY_ORDER: _priority, SLRU: _slru}
+
+
+def by_functions(policy: Policy) -> Policy:
+    """The same policy, with its key as a function also where it is a stamp."""
+    return policy if policy.code == OWN else replace(policy, code=OWN, key=_STAMPS[policy.code])
 
 
 @cache

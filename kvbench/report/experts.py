@@ -1,0 +1,193 @@
+"""What is told of ranks that step together and of their experts: lines of the table, files, a picture's data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """A rank: its own steps; ns of its steps, dummies among them, of its waits and of the dummies; dummy steps."""
+
+    rank: int
+    steps: int
+    busy_ns: int
+    wait_ns: int
+    dummy_ns: int
+    dummy_steps: int
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A step of the instance, its pause among its length. mean, most: tokens of a device, of the fullest."""
+
+    step: int
+    begin_ns: int
+    length_ns: int
+    pause_ns: int
+    has_prefill: bool
+    mean: float
+    most: float
+    decision: int
+
+
+@dataclass(frozen=True)
+class MoveRow:
+    """A decision; see experts.balancer.Rearrangement."""
+
+    step: int
+    at_ns: int
+    before: float
+    after: float
+    moves: int
+    num_bytes: int
+    pause_ns: int
+    ready_ns: int
+    layers: int
+    kept: str
+
+
+@dataclass(frozen=True)
+class LayerBalance:
+    """Mean over maximum load of a layer's devices, summed over steps, under the first map and later ones."""
+
+    layer: int
+    phase: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class ExpertReport:
+    """steps, step_ns: of the instance. The rest from `settings` on where experts are spread.
+
+    experts_ns, exchange_ns   that all waited for
+    chosen         choices of tokens, all steps and layers
+    active         slots of a layer that had a token, mean over steps and layers
+    device_loads   (steps, devices) tokens
+    """
+
+    steps: int
+    step_ns: int
+    ranks: tuple[RankRow, ...]
+    settings: str = ""
+    experts_ns: int = 0
+    exchange_ns: int = 0
+    chosen: int = 0
+    active: float = 0.0
+    steps_of: tuple[StepRow, ...] = ()
+    moves: tuple[MoveRow, ...] = ()
+    layers: tuple[LayerBalance, ...] = ()
+    device_loads: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    notes: tuple[str, ...] = ()
+
+
+def expert_lines(report: ExpertReport) -> list[tuple[str, str]]:
+    """Rows of the run's table."""
+    rows = [("ranks", _ranks_line(report)), ("barrier", _barrier_line(report))]
+    if not report.settings:
+        return rows
+    rows += [
+        ("experts", report.settings),
+        ("", _share_line(report)),
+        ("balance", _balance_line(report)),
+    ]
+    if report.moves:
+        rows += [("EPLB", line) for line in _move_lines(report)]
+    return rows
+
+
+def _ranks_line(r: ExpertReport) -> str:
+    dummies = sum(rank.dummy_steps for rank in r.ranks)
+    return (
+        f"{len(r.ranks)} step together: {r.steps:,} steps of {r.step_ns / max(r.steps, 1) / 1e6:,.2f} ms in the mean; "
+        f"{dummies:,} of {len(r.ranks) * r.steps:,} were dummies"
+    )
+
+
+def _barrier_line(r: ExpertReport) -> str:
+    whole = max(len(r.ranks) * r.step_ns, 1)
+    waits = [rank.wait_ns / max(r.step_ns, 1) for rank in r.ranks]
+    dummies = sum(rank.dummy_ns for rank in r.ranks) / whole
+    return (
+        f"{_percent(sum(rank.wait_ns for rank in r.ranks) / whole)} of the ranks' time waits for the slowest "
+        f"({_percent(min(waits))} to {_percent(max(waits))} of a rank's), {_percent(dummies)} is dummies"
+    )
+
+
+def _share_line(r: ExpertReport) -> str:
+    of = max(r.step_ns, 1)
+    return (
+        f"{_percent(r.experts_ns / of)} of the steps' time in experts, {_percent(r.exchange_ns / of)} in dispatch and "
+        f"combine; {r.active:,.1f} slots of a layer have a token"
+    )
+
+
+def balance_of(steps: Sequence[StepRow]) -> float:
+    """Mean over maximum load of a device, summed over steps and layers; NaN without steps."""
+    most = sum(s.most for s in steps)
+    return sum(s.mean for s in steps) / most if most > 0 else math.nan
+
+
+def _balance_line(r: ExpertReport) -> str:
+    """Balancedness, by phase, before the first new map and after it."""
+    parts = []
+    for name, has_prefill in (("decode", False), ("with prefill", True)):
+        of = [s for s in r.steps_of if s.has_prefill == has_prefill]
+        before, after = [s for s in of if s.decision == 0], [s for s in of if s.decision > 0]
+        if before and after:
+            parts.append(f"{name} {balance_of(before):.3f} -> {balance_of(after):.3f}")
+        elif of:
+            parts.append(f"{name} {balance_of(of):.3f}")
+    return "; ".join(parts) + " (mean / fullest device)"
+
+
+def _move_lines(r: ExpertReport) -> list[str]:
+    pauses = sum(m.pause_ns for m in r.moves)
+    moved = [m for m in r.moves if m.layers]
+    lines = [
+        f"{len(r.moves):,} decisions, {sum(m.moves for m in moved):,} experts moved, "
+        f"{sum(m.num_bytes for m in moved) / 1e9:,.2f} GB; {pauses / 1e6:,.1f} ms of pauses "
+        f"({_percent(pauses / max(r.step_ns, 1))} of the time)"
+    ]
+    paid = payback(r)
+    if paid:
+        lines.append(paid)
+    return lines
+
+
+def payback(r: ExpertReport) -> str:
+    """How many steps until the first decision's pause was saved, by step times before and after it."""
+    done = next((m for m in r.moves if m.layers), None)
+    if done is None or done.step == 0:
+        return ""
+    before = [s for s in r.steps_of if s.decision == 0 and not s.has_prefill]
+    after = [s for s in r.steps_of if s.decision > 0 and not s.has_prefill]
+    if len(before) < 10 or len(after) < 10:
+        return "too few decode steps before or after the first decision to say when it pays"
+    saved = _per_token(before) - _per_token(after)
+    if saved <= 0:
+        return "the first decision does not pay: decode steps are no shorter after it"
+    steps = done.pause_ns / (saved * sum(s.mean for s in after) / len(after))
+    return (
+        f"decode steps of {_length(before) / 1e6:,.2f} ms before the first decision, {_length(after) / 1e6:,.2f} ms "
+        f"after it (medians); for equal tokens its pause is paid back after {steps:,.0f} steps"
+    )
+
+
+def _length(steps: Sequence[StepRow]) -> float:
+    return float(np.median([s.length_ns - s.pause_ns for s in steps]))
+
+
+def _per_token(steps: Sequence[StepRow]) -> float:
+    """ns for each token of a device."""
+    return sum(s.length_ns - s.pause_ns for s in steps) / max(sum(s.mean for s in steps), 1.0)
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.2f} %"
