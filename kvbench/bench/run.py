@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..cluster.simulation import Simulation
 from ..core.compile_watch import compile_watch
@@ -20,7 +20,6 @@ from ..core.journal import Counters, Journal
 from ..core.requests import Requests
 from ..costs.graph_keys import SyncSettings
 from ..costs.step_times import Costs
-from ..measured.run import MeasuredRun
 from ..metrics.latency import Summary, summarise
 from ..metrics.slo import Slo
 from ..offline.bounds import run_bounds
@@ -39,6 +38,9 @@ from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outsid
 from .refusals import clip_notes, failures, refusals
 from .step_times import step_costs
 from .system import System, build_system, parallelism
+
+if TYPE_CHECKING:
+    from ..measured.run import MeasuredRun
 
 Progress = Callable[[int, int], None]
 """Called between slices with (sequences done, sequences)."""
@@ -109,8 +111,8 @@ def run(
         record = _with_ranks(_with_measures(record, system, simulation), simulation)
         record = with_fleet(record, simulation, journal)
     document = run_document(record, _details(configured, system, costs, trace, stages))
-    if isinstance(simulation, MeasuredRun):
-        document["measured"] = details(simulation)
+    if system.config["clock"] == "measured":
+        document["measured"] = details(cast("MeasuredRun", simulation))
     warnings = (*lost, *_changed_workload(configured, record))
     return Result(requests, journal, counters, record, document, warnings)
 
@@ -203,16 +205,17 @@ def _record(
 
 def _with_measures(record: RunRecord, system: System, simulation: Simulation) -> RunRecord:
     """On the measured clock: what ran instead of the model and the device that the configuration names."""
-    if not isinstance(simulation, MeasuredRun):
-        return record
     config = system.config
+    if config["clock"] != "measured":
+        return record
+    run = cast("MeasuredRun", simulation)
     return replace(
         record,
         device=system.deployment.device.title,
         step_times="measured on it",
         dtype="float32",
         kv_dtype=config["measured.kv_dtype"],
-        measured=measured_lines(simulation, config, system.budget.block_bytes),
+        measured=measured_lines(run, config, system.budget.block_bytes),
         notes=(*record.notes, *measured_notes(config, system.settings)),
     )
 
