@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..metrics.latency import Summary
 from .experts import ExpertReport
@@ -18,6 +20,22 @@ class MemoryLine:
     name: str
     num_bytes: int
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report that only some runs have.
+
+    name      its key in run.json
+    text      as the table shows it
+    figures   for run.json: plain dicts, lists and numbers
+    files     name -> text of files beside the others
+    """
+
+    name: str
+    text: str
+    figures: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,7 @@ class RunRecord:
     slo           bounds of the goodput, as --goodput takes them
     ranks         of ranks that step together
     complete      False when the run was interrupted
+    sections      what only some runs have
     """
 
     run: str
@@ -69,3 +88,4 @@ class RunRecord:
     measured: tuple[tuple[str, str], ...] = ()
     step_error: str = ""
     ranks: ExpertReport | None = None
+    sections: tuple[Section, ...] = ()
