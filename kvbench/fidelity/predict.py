@@ -30,6 +30,8 @@ versions of the engines. Others were tried on the scored rows before it (docs/fi
 def predict_deployment(truth: Deployment, client: str, more: Changes = ()) -> Case:
     """Run the closed loop of a deployment. client: a protocol, "" is USUAL_CLIENT. UsageError: nothing known of it."""
     _check_served(truth.server)
+    if truth.server.dp > 1 or truth.server.ep > 1:
+        raise UsageError("several replicas: a table does not say how its load was spread over them")
     keys = {
         "client.protocol": client or USUAL_CLIENT,
         "lengths.prompt": truth.prompt,
@@ -89,7 +91,7 @@ def profile_changes(truth: ServerRun) -> Iterator[Changes]:
     if not folder.is_dir():
         yield []
         return
-    profile = find_profile(folder, truth.server.tp, None, None)
+    profile = replace(find_profile(folder, truth.server.tp, None, None), dp=truth.server.dp, ep=truth.server.ep)
     with TemporaryDirectory(prefix="kvbench-profile-") as place:
         path = Path(place) / f"{truth.name}.npz"
         save_step_times(profile_step_times(profile, truth.server.tp), path)
@@ -140,13 +142,9 @@ def _memory_note(result: Result) -> tuple[str, ...]:
 
 
 def _check_served(server: Server) -> None:
-    """UsageError: more engines than the one that a run has."""
-    if server.dp > 1:
-        raise UsageError(f"{server.dp} replicas step in lockstep; that needs several engines under one barrier")
+    """UsageError: something that no run is made of."""
     if server.pp > 1:
         raise UsageError(f"pipeline of {server.pp} stages: no model of it here")
-    if server.ep > 1:
-        raise UsageError("expert parallelism: no step times for it here")
 
 
 def _server_changes(server: Server) -> list[tuple[str, str]]:
@@ -157,6 +155,8 @@ def _server_changes(server: Server) -> list[tuple[str, str]]:
             "device": known_device(server.system),
             "dtype": server.dtype,
             "tp": server.tp,
+            "dp": server.dp,
+            "ep": server.ep,
         }
     )
 

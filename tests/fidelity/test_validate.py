@@ -120,13 +120,16 @@ def test_arrivals_are_the_clients_and_latencies_count_from_the_stamp(tmp_path):
     assert figures["tpot", "p90"] == pytest.approx(25.0, rel=1e-6)
 
 
-def test_replicas_in_lockstep_are_not_scored(tmp_path):
+def test_replicas_in_lockstep_are_one_case(tmp_path):
+    """Two ranks step together; each has half of the requests, so nobody waits for what one alone would compute."""
     make_run(tmp_path / "two", data_parallel_size=2)
     make_run(tmp_path / "one")
-    scores = validate(tmp_path, more=())
-    assert [case.name for case in scores.cases] == ["one"]
-    assert scores.not_scored[0][0] == "two"
-    assert "lockstep" in scores.not_scored[0][1]
+    cases = {case.name: {(f.metric, f.statistic): f for f in case.figures} for case in validate(tmp_path).cases}
+    assert set(cases) == {"one", "two"}
+    assert {key: f.measured for key, f in cases["one"].items()} == {key: f.measured for key, f in cases["two"].items()}
+    for statistic in ("mean", "p99"):
+        assert cases["two"]["tpot", statistic].predicted > 0
+        assert cases["two"]["ttft", statistic].predicted <= cases["one"]["ttft", statistic].predicted * 1.05
 
 
 def test_the_command_prints_a_table_and_writes_both_files(measured, capsys, tmp_path):
