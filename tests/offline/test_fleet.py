@@ -1,4 +1,4 @@
-"""Caches behind a router without a clock: one engine is no fleet, turns are a split, affinity saves what spreading costs."""
+"""Caches behind a router without a clock: one engine is no fleet, turns are a split, affinity keeps hits."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def test_affinity_keeps_what_turns_lose(policy):
 
 
 def test_what_it_refuses():
+    none = replace(VLLM, cache=replace(VLLM.cache, kind="none"))
     with pytest.raises(UsageError, match="has nothing to replay"):
-        none = replace(VLLM, cache=replace(VLLM.cache, kind="none"))
         replay_fleet(offline(asks()), [VLLM, none], small_tables(), RouterSettings())
