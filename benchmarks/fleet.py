@@ -3,9 +3,9 @@
     python benchmarks/fleet.py [--engines 16] [--blocks 1000] [--prompts 200] [--rounds 5]
 
 Prompts of that many blocks, a third of each shared, all of them known to every second engine. A look-up is
-block_hash.match or radix.match of the whole prompt. us a prompt, best of the rounds, measured in turn in one process; the
-ratio is to the look-up of the same kind: a table of blocks (events) beside block hash, a tree (own decisions) beside the
-radix tree.
+block_hash.match or radix.match of the whole prompt. us a prompt, best of the rounds, in turn in one process; the
+ratio is to the look-up of the same kind: a table of blocks (events) beside block hash, a tree (own decisions) beside
+the radix tree.
 """
 
 from __future__ import annotations
