@@ -7,6 +7,7 @@ the settings would refuse is refused. `interrupt_after` sequences it behaves as 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from kvbench.cluster.simulation import Admissions
 from kvbench.core.journal import FINISHED, NEVER, PARTIAL, REFUSED, STEP_COLUMNS, Counters, Journal
 from kvbench.core.requests import I64, Requests
+from kvbench.engine.arrival import of_fleet
 from kvbench.engine.settings import EngineSettings
 from kvbench.prefix.keys import BlockKeys, block_keys
 
@@ -28,6 +30,8 @@ class FakeSimulation:
 
     def __init__(self, requests: Requests, settings: EngineSettings, tables: Any) -> None:
         self.requests, self.settings = requests, settings
+        self.fleet = SimpleNamespace(router=None, settings=(settings,))
+        self.arrivals = of_fleet(requests, (settings,))
         self.num_sequences = requests.num_sequences
         self.done = self.num_sequences
         type(self).last = self

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from ..cluster.keys import FLEET_KEYS
 from ..core.config import KeyTree
 from ..core.keys import Key
 from ..costs.graph_keys import GRAPH_KEYS, SYNC_KEYS
@@ -16,8 +17,10 @@ from ..costs.models import KV_BYTES, WEIGHT_BYTES
 from ..experts.keys import EPLB_KEYS, EXPERT_KEYS
 from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
+from ..routing.settings import ROUTER_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
 from ..scheduler.presets import DEFAULT_PRESET
+from ..tiers.keys import LINK_KEYS, TIER_KEYS
 from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
 
 DTYPES = tuple(WEIGHT_BYTES)
@@ -91,8 +94,12 @@ def key_tree() -> KeyTree:
         *MEASURED_KEYS,
         *WORKLOAD_KEYS,
         *CACHE_KEYS,
+        *TIER_KEYS,
+        *LINK_KEYS,
         *SCHEDULER_KEYS,
         *BEAM_KEYS,
+        *FLEET_KEYS,
+        *ROUTER_KEYS,
         *KV_KEYS,
         *GRAPH_KEYS,
         *SYNC_KEYS,

@@ -9,6 +9,8 @@ KEY_OF_OPTION = {
     "device": "device",
     "step_times": "step_times",
     "tp": "tp",
+    "replicas": "fleet.replicas",
+    "router": "router.policy",
     "dp": "dp",
     "ep": "ep",
     "dtype": "dtype",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..cluster.simulation import Simulation
 from ..core.compile_watch import compile_watch
@@ -20,7 +20,6 @@ from ..core.journal import Counters, Journal
 from ..core.requests import Requests
 from ..costs.graph_keys import SyncSettings
 from ..costs.step_times import Costs
-from ..measured.run import MeasuredRun
 from ..metrics.latency import Summary, summarise
 from ..metrics.slo import Slo
 from ..offline.bounds import run_bounds
@@ -32,12 +31,16 @@ from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .cost_notes import kv_notes, sync_notes
+from .fleet import fleet_of, with_fleet
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outside_notes, target_notes
 from .refusals import clip_notes, failures, refusals
 from .step_times import step_costs
 from .system import System, build_system, parallelism
+
+if TYPE_CHECKING:
+    from ..measured.run import MeasuredRun
 
 Progress = Callable[[int, int], None]
 """Called between slices with (sequences done, sequences)."""
@@ -106,9 +109,10 @@ def run(
         told = (*target, *clip_notes(requests, simulation.arrivals))
         record = _record(configured, system, costs, requests, journal, counters, summary, complete, told)
         record = _with_ranks(_with_measures(record, system, simulation), simulation)
+        record = with_fleet(record, simulation, journal)
     document = run_document(record, _details(configured, system, costs, trace, stages))
-    if isinstance(simulation, MeasuredRun):
-        document["measured"] = details(simulation)
+    if system.config["clock"] == "measured":
+        document["measured"] = details(cast("MeasuredRun", simulation))
     warnings = (*lost, *_changed_workload(configured, record))
     return Result(requests, journal, counters, record, document, warnings)
 
@@ -120,6 +124,10 @@ def _simulation(system: System, requests: Requests, costs: Costs) -> Simulation:
         from .experts import rank_simulation
 
         return prepared(rank_simulation(system, requests, costs))
+    fleet = fleet_of(system, requests)
+    if fleet is not None:
+        first = fleet.members[0]
+        return prepared(Simulation(requests, first.settings, first.tables, fleet))
     return prepared(Simulation(requests, system.settings, costs.tables))
 
 
@@ -197,16 +205,17 @@ def _record(
 
 def _with_measures(record: RunRecord, system: System, simulation: Simulation) -> RunRecord:
     """On the measured clock: what ran instead of the model and the device that the configuration names."""
-    if not isinstance(simulation, MeasuredRun):
-        return record
     config = system.config
+    if config["clock"] != "measured":
+        return record
+    run = cast("MeasuredRun", simulation)
     return replace(
         record,
         device=system.deployment.device.title,
         step_times="measured on it",
         dtype="float32",
         kv_dtype=config["measured.kv_dtype"],
-        measured=measured_lines(simulation, config, system.budget.block_bytes),
+        measured=measured_lines(run, config, system.budget.block_bytes),
         notes=(*record.notes, *measured_notes(config, system.settings)),
     )
 
@@ -217,10 +226,12 @@ def _with_ranks(record: RunRecord, simulation: Simulation) -> RunRecord:
 
     if not isinstance(simulation, LockstepSimulation):
         return record
+    from ..report.expert_files import rank_section
     from .experts import expert_report
 
     report = expert_report(simulation)
-    return replace(record, ranks=report, notes=(*record.notes, *report.notes))
+    section = rank_section(report)
+    return replace(record, sections=(*record.sections, section), notes=(*record.notes, *report.notes))
 
 
 def memory_lines(system: System) -> tuple[MemoryLine, ...]:

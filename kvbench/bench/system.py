@@ -32,10 +32,9 @@ from ..engine.settings import (
 )
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
+from .fleet import check_fleet, closed_groups
 from .start import check_start
-
-_HOST_LINK_SHARE = 0.8
-"""Of the host link's bandwidth that large copies reach."""
+from .tiers import HOST_LINK_SHARE, closed_tiers, has_tiers, tier_rules
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -64,10 +63,12 @@ class System:
     """What a run is made of, besides its requests.
 
     config   every key, nothing open
+    asked    the same as it was asked for: engines of a fleet may close what is open in another way
     budget   of each device; `num_blocks` is what would fit, settings.cache.num_blocks what is used
     """
 
     config: Config
+    asked: Config
     deployment: Deployment
     budget: MemoryBudget
     costs: CostSettings
@@ -76,10 +77,12 @@ class System:
 
 def build_system(config: Config, record_steps: bool = False) -> System:
     """Close every open key and make the engine's settings. UsageError: cannot run, does not fit."""
+    check_fleet(config)
+    asked = config
     config = _step_after_step(config)
     _check_runnable(config)
     if config["clock"] == "measured":
-        return _measured_system(config)
+        return _measured_system(config, asked)
     device = find_device(config["device"])
     model = find_model(config["model"])
     _check_ranks(config, model)
@@ -105,11 +108,14 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")
     costs = fitted(CostSettings(**config.section("costs")), device, config["dtype"])
     config = config.replaced(_fitted_keys(config, costs), "by device class")
-    settings = _settings(config, costs, budget, record_steps)
+    config = closed_tiers(config)
+    settings = replace(_settings(config, costs, budget, record_steps), tiers=tier_rules(config, deployment, budget))
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
-    return System(config, deployment, budget, costs, settings)
+    if config["fleet.group"]:
+        config = config.replaced({"fleet.group": closed_groups(asked, config)}, config.where["fleet.group"])
+    return System(config, asked, deployment, budget, costs, settings)
 
 
 def own_graphs(config: Config, device: Device) -> Graphs:
@@ -137,7 +143,7 @@ def _kv_format(config: Config, model: Model, device: Device) -> KvFormat:
     return kv
 
 
-def _measured_system(config: Config) -> System:
+def _measured_system(config: Config, asked: Config) -> System:
     """The same for a model that runs on this machine."""
     from .measured import (  # here: it needs NumPy, and `kvbench config` answers without
         catalogue_model,
@@ -149,6 +155,8 @@ def _measured_system(config: Config) -> System:
         this_machine,
     )
 
+    if has_tiers(config):
+        raise UsageError("tiers run on the modelled clock: leave [tiers] out, or set clock = modelled")
     check_config(config)
     device, shape = this_machine(), model_config(config)
     model = catalogue_model(model_name(config), shape)
@@ -164,12 +172,12 @@ def _measured_system(config: Config) -> System:
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
-    return System(config, deployment, budget, costs, settings)
+    return System(config, asked, deployment, budget, costs, settings)
 
 
 def _copy_ns(config: Config, deployment: Deployment, budget: MemoryBudget, costs: CostSettings) -> int:
     """Nanoseconds of one block over the link to the host."""
-    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * _HOST_LINK_SHARE
+    where, bandwidth = config.where["cache.backup"], deployment.device.host_link * HOST_LINK_SHARE
     if config["cache.kind"] == "none":
         raise UsageError(
             f"{where}: cache.backup copies what a prefix cache can find again; set cache.kind = hash or radix"

@@ -94,6 +94,8 @@ def configuration_options(command: F) -> F:
         click.option("--device", metavar="NAME", shell_complete=names_from(_devices), help="A known device."),
         click.option("--step-times", metavar="FILE", help="Step times from a file: .npz, or .csv of measured steps."),
         click.option("--tp", metavar="N", help="Tensor parallelism."),
+        click.option("--replicas", metavar="N", help="Engines of this configuration behind a router."),
+        click.option("--router", metavar="NAME", help="How the router chooses an engine (list)."),
         click.option("--dp", metavar="N", help="Data-parallel ranks that step together."),
         click.option("--ep", metavar="N", help="Experts are spread over so many devices."),
         click.option("--dtype", metavar="TYPE", help="Of the weights: bf16, fp16, fp8, int8, fp4."),

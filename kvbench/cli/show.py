@@ -25,6 +25,7 @@ def list_command(as_json: bool) -> int:
     from ..bench.scenarios import scenario_descriptions
     from ..costs.devices import DEVICES
     from ..costs.models import MODELS
+    from ..routing.settings import POLICIES as ROUTERS
     from ..scheduler.keys import EVICTION, POLICIES
     from ..scheduler.presets import ALIASES, PRESETS, RECORDED
     from ..workload.protocols import PROTOCOLS
@@ -40,6 +41,7 @@ def list_command(as_json: bool) -> int:
         "client protocols": ("--client", {name: protocol.meaning for name, protocol in PROTOCOLS.items()}),
         "scheduling policies": ("--set scheduler.policy=", POLICIES),
         "eviction policies": ("--set cache.eviction=", EVICTION),
+        "routers": ("--router", ROUTERS),
     }
     if as_json:
         from ..report.run_json import to_text

@@ -10,6 +10,7 @@ import numpy as np
 from ..core.journal import Counters
 from ..engine.settings import EngineSettings
 from ..scheduler.state import Engine
+from .tiers import tier_counters
 
 
 def counters_of(engines: Sequence[Engine], settings: EngineSettings, now_ns: int) -> Counters:
@@ -35,6 +36,7 @@ def counters_of(engines: Sequence[Engine], settings: EngineSettings, now_ns: int
         p["saved"] = p["table_us"] - p["used_us"]
     return Counters(
         end_ns=max(now_ns, *(p["now"] for p in parts)),
+        num_engines=len(engines),
         num_steps=total("num_steps"),
         decode_steps=total("decode_steps"),
         prefill_steps=total("prefill_steps"),
@@ -69,6 +71,7 @@ def counters_of(engines: Sequence[Engine], settings: EngineSettings, now_ns: int
         kv_reserved_mean=mean("reserved"),
         kv_internal_mean=mean("internal"),
         kv_external_mean=mean("external_us"),
+        tiers=tier_counters(engines, settings),
     )
 
 
@@ -88,10 +91,11 @@ def _read(engine: Engine) -> dict[str, Any]:
 
 def _copies(engine: Engine) -> dict[str, int]:
     """What its copies to host memory have moved, and how long its link is busy with that."""
-    link, links = engine.rules.backup_link, engine.links
-    if link < 0:
+    link, links = engine.tiers.link_down, engine.links
+    if link < 0 or engine.rules.tiered:
         return {"backup_blocks": 0, "backup_ns": 0}
-    return {"backup_blocks": int(links.fragments[link]), "backup_ns": int(links.busy_ns[link])}
+    blocks = int(links.fragments[link]) // engine.tiers.block_fragments
+    return {"backup_blocks": blocks, "backup_ns": int(links.busy_ns[link])}
 
 
 def metadata_bytes(engine: Engine) -> int:

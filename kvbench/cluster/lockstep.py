@@ -91,7 +91,7 @@ def _plan(w, s, i):
     for k in range(s.first[i], s.first[i + 1]):
         e = w.engines[k]
         w.at = k
-        s.statuses[k] = plan_step(e, w.schedules[k])
+        s.statuses[k] = plan_step(e, w.befores[k], w.schedules[k])
         if e.fault != NO_FAULT:
             return np.int64(-1)
         best = min(best, s.statuses[k])
@@ -187,7 +187,7 @@ def _run(w, s, e, k):
     """The step of one rank, as if it were alone: ns from its begin to its end."""
     begin = max(e.now, e.device_end) if e.overlap else e.now
     if s.statuses[k] == PLANNED:
-        start(e, w.watches[k])
+        start(e, w.watches[k], w.stretches[k])
         return (e.device_end if e.overlap else e.now) - begin
     duration = step_ns(e.costs, e.query, e.resources)
     e.began = e.now
@@ -210,7 +210,7 @@ def _land(w, s, i):
         e = w.engines[k]
         w.at = k
         if s.statuses[k] == PLANNED or s.statuses[k] == LAGGING:
-            land(e, w.commits[k])
+            land(e, w.commits[k], w.afters[k])
             tell_ends(w, e)
         w.stepping[k] = 0
         w.ready[k] = e.now

@@ -53,7 +53,7 @@ from ..scheduler.queues import take_ended
 from ..scheduler.side import BOTH
 from ..scheduler.state_columns import NO_FAULT, NO_SEQ, STUCK, TOKENIZING
 from ..scheduler.state_columns import ROUTED as ON_ITS_WAY
-from .routing import hear_first_tokens, left, look_at_all, send_out, tokenise
+from .routing import arrived, hear_first_tokens, left, look_at_all, send_out, tokenise
 from .world import NO_INCIDENT, World
 
 # What advance returns. DONE; PAUSED: the time is reached; SLICE_OVER: call again; FAULT: see Engine.fault;
@@ -120,6 +120,7 @@ def happen(w):
 @inline
 def deliver(w, seq, k):
     """A sequence is given to an engine now."""
+    arrived(w, seq)
     w.clients.seqs.state[seq] = ON_ITS_WAY
     w.clients.seqs.engine[seq] = k
     tell(w, k, ACCEPT, seq, w.now)
@@ -133,6 +134,7 @@ def _cancel(w, seq, now):
     if not give_up(w.clients, seq, now):
         tell(w, q.engine[seq], LEAVE, seq, now)
     elif before == TOKENIZING:
+        arrived(w, seq)
         left(w, seq, now)
         q.engine[seq] = NO_ENGINE  # it never got there
 
@@ -194,7 +196,7 @@ def unstick(w):
 @inline
 def land_step(w, e):
     """The step of the engine that has its turn is over: it may plan the next one."""
-    land(e, w.commits[w.at])
+    land(e, w.commits[w.at], w.afters[w.at])
     tell_ends(w, e)
     w.listen(e, w.router, e.now)
     w.stepping[w.at] = 0
@@ -265,7 +267,7 @@ def _advance(w, until_ns, max_steps, measured):
         if e.ended_head != NO_SEQ:
             tell_ends(w, e)
             continue
-        status = plan_step(e, w.schedules[k])
+        status = plan_step(e, w.befores[k], w.schedules[k])
         if e.fault != NO_FAULT:
             return FAULT
         if status == IDLE or status == EMPTY:
@@ -277,7 +279,7 @@ def _advance(w, until_ns, max_steps, measured):
         if status == LAGGING:
             lag(e)
         else:
-            launch(e, w.watches[k])
+            launch(e, w.watches[k], w.stretches[k])
         w.ready[k] = e.now
         w.stepping[k] = 1
     return SLICE_OVER

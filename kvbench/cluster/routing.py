@@ -57,6 +57,8 @@ def decide(w, seq, now):
         close(c, seq, FAILED, now)
         return
     c.seqs.engine[seq] = k
+    w.engines[k].coming += 1
+    w.engines[k].coming_tokens += c.seqs.prompt[seq]
     w.hear(router, c.seqs, SENT, seq, k, now)
     if w.predicted.size > 0:
         w.predicted[seq] = router.predicted
@@ -75,6 +77,14 @@ def tokenise(w, seq, now):
         twin_ns = q.queued[first] if q.engine[first] == q.engine[seq] else np.int64(-1)
         q.queued[seq] = tokenized_ns(w.engines[q.engine[seq]].stages, now, q.prompt[seq], twin_ns)
         push_event(w.clients.events, q.queued[seq], READY, seq)
+
+
+@inline
+def arrived(w, seq):
+    """A sequence that was sent is no longer on its way."""
+    e = w.engines[w.clients.seqs.engine[seq]]
+    e.coming -= 1
+    e.coming_tokens -= w.clients.seqs.prompt[seq]
 
 
 @inline
@@ -105,7 +115,7 @@ def look_at_all(w, seq, now):
 
 def look(e, router, seq):
     """The load of an engine as it is now, and what it has cached of a sequence."""
-    waiting = e.num_waiting + _unread(e)
+    waiting = e.num_waiting + _unread(e) + e.coming
     report(router, e.number, waiting + e.slots.holders, waiting, _uncomputed(e), kv.used_blocks(e), e.pool.num_blocks)
     if seq != NO_SEQ and router.wants_truth:
         router.truth[e.number] = _cached_tokens(e, seq)
@@ -140,7 +150,7 @@ def _unread(e):
 @inline
 def _uncomputed(e):
     """Prompt tokens of those who wait, or are in the middle of it."""
-    q, rec, tokens = e.seqs, e.slots.rec, 0
+    q, rec, tokens = e.seqs, e.slots.rec, e.coming_tokens
     for row in range(e.inbox.next, e.inbox.num):
         if e.inbox.rows[row, 0] == ACCEPT:
             tokens += q.prompt[e.inbox.rows[row, 1]]

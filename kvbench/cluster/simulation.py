@@ -44,6 +44,7 @@ from .counters import counters_of
 from .fleet import Fleet, Member, routing_of
 from .flush import Flushes
 from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
+from .tiers import fetches, tier_columns
 from .world import make_world
 
 _SLICE_STEPS = 20_000
@@ -248,7 +249,7 @@ class Simulation:
         sample = np.arange(status.size) - q["first"][q["request"]]
         heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
         journals = [e.journal.read() for e in self.engines]
-        parts = parts_of(q, status, self.fleet.settings, self._waits(status))
+        parts = parts_of(q, status, self.fleet.settings, self._waits(status), fetches(self.engines, q["engine"]))
         return core_journal.Journal(
             request_index=q["request"][heard],
             sample=sample[heard],
@@ -281,10 +282,17 @@ class Simulation:
         return {"route": np.where(decided, route_ns, 0)}
 
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
-        """What only a fleet has for each sequence."""
+        """What only a fleet, or engines with tiers, have for each sequence."""
+        columns = tier_columns(self.engines, sequences["engine"], sequences["cached"])
         if self.fleet.router is None:
-            return {}
-        return {"engine": sequences["engine"], "predicted_cached_tokens": self.world.predicted.copy()}
+            return columns
+        route_ns = np.where(sequences["engine"] >= 0, self.world.route_ns, core_journal.NEVER)
+        return {
+            "engine": sequences["engine"],
+            "predicted_cached_tokens": self.world.predicted.copy(),
+            "route_ns": route_ns,
+            **columns,
+        }
 
     def admissions(self) -> Admissions:
         """Sequences that were admitted so far."""
@@ -297,3 +305,18 @@ class Simulation:
     def counters(self) -> Counters:
         """Totals so far, of all engines."""
         return counters_of(self.engines, self.settings, int(self.world.now))
+
+    def counters_by_engine(self) -> list[Counters]:
+        """The same, of each."""
+        now = int(self.world.now)
+        members = zip(self.engines, self.fleet.members, strict=True)
+        return [counters_of([e], member.settings, now) for e, member in members]
+
+    def first_keys(self) -> I64:
+        """(sequences,) the first block of each in its namespace, by a number; NEVER: it fills no block."""
+        keys, q = self.engine.block_keys, self.engine.seqs
+        has_one = np.diff(keys.offset) > 0
+        first = np.full(has_one.size, core_journal.NEVER)
+        pair = np.stack([q.namespace[has_one], keys.key[keys.offset[:-1][has_one]]])
+        first[has_one] = np.unique(pair, axis=1, return_inverse=True)[1].reshape(-1)
+        return first

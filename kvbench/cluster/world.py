@@ -15,7 +15,7 @@ from ..client.clients import Clients
 from ..core.jit import PLAIN, struct
 from ..core.requests import I64
 from ..core.units import NEVER_NS
-from ..engine.disciplines import CANCEL, VERB, discipline_of, landing_of, watch_of
+from ..engine.disciplines import CANCEL, VERB, discipline_of, moving_of, watch_of
 from ..memory.links import LAND_FUNCTION, Links, end_pointer
 from ..memory.operations import Operations
 from ..routing.policies import RouterVerbs
@@ -37,7 +37,7 @@ class World:
     ready       (engines,) when it lands, or may plan; NEVER_NS: not before something reaches it
     stepping    (engines,) 1 = a step is under way
     schedules, commits, cancels, watches   verbs of its scheduler, and what looks at each step
-    landings    what it does when an operation has ended
+    befores, afters, landings, stretches   what it does for what moves: see engine.disciplines.Moving
     operations, links   what moves beside the steps; end_next: see memory.links
     router, route, hear, look, listen   who chooses an engine, and its verbs (routing.router, cluster.routing)
     route_ns    (sequences or 0,) what the decision on each takes
@@ -57,7 +57,10 @@ class World:
     commits: "VERBS"
     cancels: "CANCELS"
     watches: "VERBS"
+    befores: "VERBS"
+    afters: "VERBS"
     landings: "CANCELS"
+    stretches: "CANCELS"
     operations: "Operations"
     links: "Links"
     end_next: "LAND_FUNCTION"
@@ -88,7 +91,7 @@ class Routing:
 def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing) -> World:
     """At t = 0, nothing has happened."""
     router, looks = routing.router, routing.refresh_ns > 0 or routing.router.wants_load or routing.router.wants_truth
-    disciplines = [discipline_of(e) for e in engines]
+    disciplines, moving = [discipline_of(e) for e in engines], [moving_of(e) for e in engines]
     return World(
         clients,
         0,
@@ -100,7 +103,10 @@ def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing) ->
         _listed([d.commit for d in disciplines], "verbs"),
         _listed([d.cancel for d in disciplines], "cancels"),
         _listed([watch_of(e) for e in engines], "verbs"),
-        _listed([landing_of(e) for e in engines], "cancels"),
+        _listed([m.before for m in moving], "verbs"),
+        _listed([m.after for m in moving], "verbs"),
+        _listed([m.landed for m in moving], "cancels"),
+        _listed([m.stretch for m in moving], "cancels"),
         engines[0].operations,
         engines[0].links,
         end_pointer(engines[0].links.queue.size > 0),

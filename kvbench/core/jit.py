@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
+from functools import cached_property, update_wrapper
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -37,6 +39,7 @@ _JITTED_ROOMS = (
     "memory",
     "prefix",
     "experts",
+    "tiers",
     "scheduler",
     "client",
     "routing",
@@ -94,10 +97,43 @@ if not PLAIN:
     numba_config.CACHE_DIR = str(CACHE_DIR)
 
 
-jit = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+class _Lazy:
+    """An inner function, whose dispatcher is made when something compiles that calls it.
+
+    Numba's dispatcher takes a quarter of a millisecond to make, and there are hundreds; what is loaded from the disk
+    cache has its callees in it and needs none of theirs.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self.py_func, self._options = function, options
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        return njit(**self._options)(self.py_func)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba takes a global of this name for."""
+        return self.dispatcher._numba_type_
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("dispatcher", "py_func", "_options"):  # not made yet
+            raise AttributeError(name)
+        return getattr(self.dispatcher, name)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.dispatcher(*args)
+
+
+def _lazy(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    return lambda function: function if PLAIN else _Lazy(function, options)
+
+
+jit = _lazy(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Decorator of inner functions: called from jitted code only, and cheaper to compile for it."""
 
-inline = njit(inline="always")
+inline = _lazy(inline="always")
 """Decorator of functions with one caller in a compiled unit, or of a few lines: they become part of it.
 
 Every compiled function links, and optimises again, all that it calls, so each level of calls costs; what is

@@ -115,6 +115,31 @@ class Journal:
 
 
 @dataclass(frozen=True)
+class TierCounters:
+    """Totals of the tiers of a run, over its engines.
+
+    written, refused, evicted, loaded   blocks: given a slot on the host for a copy, offered and given none, evicted
+                 from the host, brought back to the device
+    bytes_*, busy_*   of the link between device and host, and the time it needs for them; down: copies out
+    exposed_ns   how much longer steps took because loads had not arrived; slowed_ns: because copies ran beside them
+    """
+
+    host_blocks: int
+    block_tokens: int
+    block_bytes: int
+    written: int
+    refused: int
+    evicted: int
+    loaded: int
+    bytes_down: int
+    bytes_up: int
+    busy_down_ns: int
+    busy_up_ns: int
+    exposed_ns: int
+    slowed_ns: int
+
+
+@dataclass(frozen=True)
 class Counters:
     """Totals of one run; integers, equal on every machine for the modelled clock."""
 
@@ -150,6 +175,7 @@ class Counters:
     """Of it, what the device waited for; the rest is hidden behind a running step (overlap)."""
     device_ns: int
     """Time in which the device computed."""
+    num_engines: int = 1
     backup_blocks: int = 0
     """Blocks copied to host memory beside the steps."""
     backup_ns: int = 0
@@ -174,6 +200,8 @@ class Counters:
     """Will never be, or lie in the unfilled tail of a table (paged)."""
     kv_external_mean: float = 0.0
     """Slots of free blocks while no stretch of them is long enough for the head of the queue (reservations)."""
+    tiers: TierCounters | None = None
+    """Where there are any."""
 
 
 @dataclass(frozen=True)

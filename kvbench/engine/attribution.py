@@ -16,6 +16,14 @@ I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Fetch:
+    """(sequences,) ns that each waited for lower tiers: before it was admitted, and in steps of its prefill."""
+
+    queued: I64
+    in_steps: I64
+
+
+@dataclass(frozen=True)
 class Parts:
     """ns: (sequences, len(names)), rows sum to end minus arrival. before_queue: (sequences,), Journal.tokenize_ns."""
 
@@ -25,7 +33,11 @@ class Parts:
 
 
 def parts_of(
-    sequences: Mapping[str, I64], status: I64, settings: tuple[EngineSettings, ...], waits: Mapping[str, I64]
+    sequences: Mapping[str, I64],
+    status: I64,
+    settings: tuple[EngineSettings, ...],
+    waits: Mapping[str, I64],
+    fetch: Fetch | None = None,
 ) -> Parts:
     """Where the time went; NEVER for sequences that have not ended.
 
@@ -33,6 +45,7 @@ def parts_of(
     status      (sequences,) of the journal
     settings    of every engine
     waits       part -> (sequences,) ns that it took of the time before the sequence was in its engine's queue
+    fetch       what they waited for tiers, where there are any
     """
     q, spent = sequences, sequences["spent"]
     engine = np.maximum(q["engine"], 0)
@@ -52,8 +65,20 @@ def parts_of(
         spent[:, AGAIN],
     ]
     parts = np.stack([*known, end - q["arrival"] - sum(known) - waited, *waits.values()], axis=1)
+    names = (*PARTS, *waits)
+    if fetch is not None:
+        parts, names = _with_fetch(parts, fetch), (*names, "fetch")
     parts[(status == PARTIAL) | (end == NEVER)] = NEVER
-    return Parts((*PARTS, *waits), parts, before + waited)
+    return Parts(names, parts, before + waited)
+
+
+def _with_fetch(parts: I64, fetch: Fetch) -> I64:
+    """One column more: waits for tiers, taken out of queue and prefill. A step that somebody left counts no wait."""
+    queue, prefill = PARTS.index("queue"), PARTS.index("prefill")
+    in_steps = np.minimum(fetch.in_steps, parts[:, prefill])
+    parts[:, queue] -= fetch.queued
+    parts[:, prefill] -= in_steps
+    return np.column_stack((parts, fetch.queued + in_steps))
 
 
 def _tokenize_of(q: Mapping[str, I64], status: I64, settings: tuple[EngineSettings, ...], engine: I64) -> I64:

@@ -12,7 +12,7 @@ from ..core.jit import entry
 from ..core.journal import STEP_COLUMNS
 from ..core.requests import I64, NONE, Requests
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
-from ..memory.links import Links, add_link, make_links
+from ..memory.links import Links, make_links
 from ..memory.operations import Operations, make_operations
 from ..memory.pool import FREE_ORDERS, make_pool
 from ..prefix.block_hash import make_map
@@ -31,7 +31,6 @@ from ..scheduler.state_columns import (
     ALLOCATIONS,
     CACHE_KINDS,
     NO_FAULT,
-    NO_LINK,
     NO_SEQ,
     NO_SLOT,
     NUM_STATES,
@@ -39,6 +38,8 @@ from ..scheduler.state_columns import (
     TRANSITIONS,
 )
 from ..scheduler.waiting_order import HRRN, LPM, ORDERS, SHORTEST_PREFILL, order_of
+from ..tiers.rules import HostLink, LinkRules, TierRules
+from ..tiers.state import make_tiers
 from .arrival import Arrivals, arrivals
 from .forking import check_requests, with_beams
 from .lineage import lineage_table
@@ -61,7 +62,7 @@ COUNTED_FROM_ZERO = (
     "copied_blocks num_forks shared_slack internal_slots external_slots num_steps decode_steps outside_steps "
     "prefill_steps sum_prefill_tokens sum_decode_tokens matched_tokens admitted_tokens recomputed_tokens "
     "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans "
-    "batch_tokens running_tokens processed_tokens num_queued num_sightings steps_planned"
+    "coming coming_tokens batch_tokens running_tokens processed_tokens num_queued num_sightings steps_planned"
 ).split()
 """Scalars of an engine that are 0 at t = 0. One that stands nowhere is an error, not a zero."""
 
@@ -140,7 +141,7 @@ def build_engine(
     parts = {
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
-        "rules": _rules(settings, prefill_first, _backup_link(settings, shared.links)),
+        "rules": _rules(settings, prefill_first),
         "pool": make_pool(blocks, free_order(settings)),
         "tree": radix_tree(settings, blocks, policy, block_ns, log, tells_blocks)
         if kind == "radix"
@@ -153,6 +154,15 @@ def build_engine(
         "costs": costs,
         "operations": shared.operations,
         "links": shared.links,
+        "tiers": make_tiers(
+            _tier_rules(settings),
+            shared.links,
+            num,
+            num_slots,
+            max_blocks,
+            block_costs(find_policy(settings.tiers.eviction), costs, bt, max_blocks),
+            settings.seed,
+        ),
         "stages": Stages(
             settings.serial_tokenizer,
             settings.tokenize_ns_per_request,
@@ -407,14 +417,15 @@ def _slots(num_slots: int, max_blocks: int) -> Slots:
     )
 
 
-def _backup_link(settings: EngineSettings, links: Links) -> int:
-    """A link of its own for the copies of an engine; a block takes so long, in one piece."""
+def _tier_rules(settings: EngineSettings) -> TierRules:
+    """Those of the settings. Copies that nobody loads have a link of their own; a block takes so long, in one piece."""
     if settings.backup_ns_per_block == 0:
-        return int(NO_LINK)
-    return add_link(links, 0, settings.backup_ns_per_block, 0)
+        return settings.tiers
+    down = LinkRules(fragment_ns=settings.backup_ns_per_block)
+    return TierRules(backup=True, block_bytes=settings.cache.block_bytes, host_link=HostLink(down))
 
 
-def _rules(settings: EngineSettings, prefill_first: bool, backup_link: int) -> Rules:
+def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
     s = settings.scheduler
     policies = tuple(ORDERS) if prefill_first else ("fcfs", "priority")
     if s.policy not in policies:
@@ -479,7 +490,8 @@ def _rules(settings: EngineSettings, prefill_first: bool, backup_link: int) -> R
         "beam_skew": settings.beam.skew,
         "beam_seed": settings.beam.seed % (1 << 63),
         "block_bytes": settings.cache.block_bytes,
-        "backup_link": backup_link,
+        "backs_up": _tier_rules(settings).moves,
+        "tiered": settings.tiers.on,
         "fence": "no_fence" not in settings.faults,
         "allowed": allowed,
     }

@@ -13,6 +13,7 @@ from ..core.jit import PLAIN
 from ..scheduler import (
     backup,
     copy_on_write,
+    fetching,
     overlapped,
     prefill_first,
     prefill_first_calendar,
@@ -23,7 +24,7 @@ from ..scheduler import (
     token_budget_calendar,
 )
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import NO_LINK, PAGED
+from ..scheduler.state_columns import PAGED
 from ..scheduler.waiting_order import FCFS, order_of
 from .build import runs_calendar
 from .settings import EngineSettings, is_prefill_first
@@ -143,6 +144,26 @@ def watch_of(engine: Engine) -> Callable[[Engine], None]:
     return shadow.watch if engine.shadow.owner.size > 1 else shadow.ignore
 
 
-def landing_of(engine: Engine) -> Callable[[Engine, int], None]:
-    """What an engine does when an operation of its has ended; compiled only where something moves."""
-    return backup.nothing_landed if engine.rules.backup_link == NO_LINK else backup.backed_up
+@dataclass(frozen=True)
+class Moving:
+    """What an engine does for what is moved beside its steps, each compiled by itself.
+
+    before    before a step is planned. after: when it is committed
+    landed    (engine, row) an operation of its has ended
+    stretch   (engine, ns) how much longer the planned step takes
+    """
+
+    before: Callable[[Engine], None]
+    after: Callable[[Engine], None]
+    landed: Callable[[Engine, int], None]
+    stretch: Callable[[Engine, int], None]
+
+
+NOTHING_MOVES = Moving(shadow.ignore, shadow.ignore, shadow.ignore_row, shadow.ignore_row)
+BACKUP = replace(NOTHING_MOVES, after=backup.write, landed=backup.written)
+TIERS = Moving(fetching.prepare, backup.write, fetching.landed, fetching.stretch)
+
+
+def moving_of(engine: Engine) -> Moving:
+    """Compiled only where something moves."""
+    return TIERS if engine.rules.tiered else BACKUP if engine.rules.backs_up else NOTHING_MOVES

@@ -17,6 +17,7 @@ from ..memory.operations import (
     OP_FIRST,
     OP_HOLDS,
     OP_NODE,
+    OP_OWNS,
     OP_SOURCE,
     OP_STATE,
     OP_TARGET,
@@ -46,6 +47,7 @@ from ..scheduler.state_columns import (
     WANTED,
 )
 from .integrity_order import check_hash_order, check_tree_order
+from .integrity_tiers import check_tiers
 from .probe import settle_slots
 
 
@@ -59,6 +61,8 @@ def check_integrity(e: Engine) -> None:
         _check_list(e, holders)
     if e.rules.copy_on_write:
         _check_forks(e, holders)
+    if e.rules.tiered:
+        check_tiers(e)
     rec = e.slots.rec
     _same("context", e.context, int(rec[holders, COMPUTED].sum()))
     _same("table_blocks", e.table_blocks, int(rec[holders, BLOCKS].sum()))
@@ -97,8 +101,8 @@ def _holders(e: Engine) -> list[int]:
     ]
 
 
-def _copies(e: Engine) -> list[tuple[list[int], int]]:
-    """Blocks and locked node of every operation that holds blocks of this engine."""
+def _copies(e: Engine) -> tuple[list[int], list[tuple[list[int], int]]]:
+    """Blocks that operations own; blocks and locked node of every operation that holds blocks of this engine."""
     ops = e.operations.read()
     rows, blocks = ops["rows"], ops["blocks"]
     rows = rows[rows[:, OP_STATE] != FREE_ROW]
@@ -109,8 +113,10 @@ def _copies(e: Engine) -> list[tuple[list[int], int]]:
     counted = np.bincount(np.concatenate(touched).astype(np.int64), minlength=e.pool.in_flight.size)
     if np.any(counted != e.pool.in_flight):
         raise KvbenchError("integrity: blocks and the operations in flight on them disagree")
+    owned = rows[(rows[:, OP_TARGET] == e.number) & (rows[:, OP_OWNS] == 1)]
+    targets = [int(b) for r in owned for b in blocks[r[OP_TARGET_FIRST] : r[OP_TARGET_FIRST] + r[OP_TARGET_COUNT]]]
     held = rows[(rows[:, OP_SOURCE] == e.number) & (rows[:, OP_HOLDS] == 1)]
-    return [(blocks[r[OP_FIRST] : r[OP_FIRST] + r[OP_COUNT]].tolist(), int(r[OP_NODE])) for r in held]
+    return targets, [(blocks[r[OP_FIRST] : r[OP_FIRST] + r[OP_COUNT]].tolist(), int(r[OP_NODE])) for r in held]
 
 
 def _table(e: Engine, slot: int) -> list[int]:
@@ -144,7 +150,9 @@ def _check_list(e: Engine, holders: list[int]) -> None:
     references: Counter[int] = Counter()
     for slot in holders:
         references.update(_table(e, slot))
-    for blocks, _ in _copies(e):
+    targets, held = _copies(e)
+    references.update(targets)
+    for blocks, _ in held:
         references.update(blocks)
     _partition(e, free, list(references))
     for b in range(1, e.pool.num_blocks + 1):
@@ -205,7 +213,9 @@ def _check_radix(e: Engine, holders: list[int]) -> None:
         while node > 0:
             locks[node] += 1
             node = int(nodes[node, node_columns.PARENT])
-    for _, node in _copies(e):
+    targets, held = _copies(e)
+    owned += targets
+    for _, node in held:
         while node > 0:
             locks[node] += 1
             node = int(nodes[node, node_columns.PARENT])
@@ -216,7 +226,7 @@ def _check_radix(e: Engine, holders: list[int]) -> None:
     check_tree_order(tree)
     evictable = sum(int(nodes[n, node_columns.LENGTH]) for n in live if locks[n] == 0)
     _same("evictable blocks", tree.evictable, evictable)
-    _same("protected blocks", tree.protected, len(owned) - _private(e, holders) - evictable)
+    _same("protected blocks", tree.protected, len(owned) - len(targets) - _private(e, holders) - evictable)
 
 
 def _private(e: Engine, holders: list[int]) -> int:

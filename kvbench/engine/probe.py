@@ -6,7 +6,7 @@ from ..core.jit import entry
 from ..core.units import NEVER_NS
 from ..memory.links import end_next
 from ..scheduler import calendar
-from ..scheduler.backup import backed_up
+from ..scheduler.backup import written
 from ..scheduler.lifecycle import accept
 from ..scheduler.mail import LANDED, is_unread, post, take
 from ..scheduler.queues import take_ended
@@ -39,7 +39,7 @@ def drain_copies(e):
         e.now = max(e.now, e.links.next_ns)
         post(e.landed, LANDED, end_next(e.links, e.operations))
     while is_unread(e.landed):
-        backed_up(e, take(e.landed)[1])
+        written(e, take(e.landed)[1])
 
 
 @entry

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..core.errors import UsageError
+from ..tiers.rules import TierRules
 
 # Which requests a step takes first.
 TOKEN_BUDGET = "token-budget"
@@ -169,6 +170,7 @@ class EngineSettings:
     """push, decode: sequences that may hold memory beside the running ones."""
     poll_interval: int = 1
     """push, decode: queues and transfers are looked at in every so many steps."""
+    tiers: TierRules = field(default_factory=TierRules)
     backup_ns_per_block: int = 0
     """Whole blocks are copied to host memory as they are computed, on a queue of its own; 0 = no."""
 

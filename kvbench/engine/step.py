@@ -233,13 +233,14 @@ def read_inbox(e, cancel, landed):
 
 
 @inline
-def plan_step(e, schedule):
-    """Plan the step that begins at e.now. See the constants for what is returned."""
+def plan_step(e, before, schedule):
+    """Plan the step that begins at e.now; `before`: what tiers do first. See the constants for what is returned."""
     if is_idle(e):
         go_idle(e)
         return IDLE
     make_space(e)
     e.evicted_before = e.pool.evicted
+    before(e)
     schedule(e)
     status = EMPTY
     if e.num_plan > 0 or e.calendar.planned > 0:
@@ -252,20 +253,32 @@ def plan_step(e, schedule):
 
 
 @inline
-def launch(e, watch):
-    """The planned step runs as long as the cost tables say; e.now is when it lands."""
+def launch(e, watch, stretch):
+    """The planned step runs as long as the cost tables say, and for tiers longer; e.now is when it lands."""
     describe(e)
-    start(e, watch)
+    start(e, watch, stretch)
 
 
 @inline
-def start(e, watch):
+def start(e, watch, stretch):
     """The step that e.query describes runs."""
     duration = price(e)
+    if e.rules.tiered:
+        stretch(e, duration)
+        duration += lengthen(e)
     host = e.resources[HOST]
     e.began = e.now
     run_for(e, host, duration - host, e.pool.evicted - e.evicted_before)
     watch(e)
+
+
+@inline
+def lengthen(e):
+    """What loads and copies add to the planned step: a wait belongs to its prefills. Returns it in ns."""
+    t = e.tiers
+    if 0 < e.step_prefill_ns < NEVER_NS:
+        e.step_prefill_ns += t.wait_ns
+    return t.wait_ns + t.slowed_ns
 
 
 @inline
@@ -276,11 +289,12 @@ def lag(e):
 
 
 @inline
-def land(e, commit):
-    """The step that was launched, or waited for, is over at e.now."""
+def land(e, commit, after):
+    """The step that was launched, or waited for, is over at e.now; `after`: what is copied of what it has computed."""
     spend(e, e.now - e.began)
     hand_out(e.stages, e.now, e.num_flight if e.overlap else e.num_plan)  # a chunk that is not the last counts too
     commit(e)
+    after(e)
 
 
 @inline

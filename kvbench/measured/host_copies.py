@@ -17,7 +17,6 @@ from ..core.requests import I64
 from ..engine.observe import fields_of
 from ..memory.operations import FREE_ROW, OP_COUNT, OP_FIRST, OP_NUMBER, OP_STATE
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import NO_LINK
 from .stepwise import Stepper
 from .worker import Device
 
@@ -29,7 +28,7 @@ class HostCopies:
         self._engine, self._stepper, self._device = engine, stepper, device
         self._under_way: deque[tuple[I64, list[int]]] = deque()
         self._begun = 0
-        self._active = engine.rules.backup_link != NO_LINK
+        self._active = engine.rules.backs_up
         self.copied_bytes = 0
 
     def begin(self) -> None:

@@ -194,6 +194,29 @@ def _end_of(links, ops, queue):
 
 
 @jit
+def expected_end(links, ops, row):
+    """When a moving operation ends if no other one comes to its link."""
+    rows = ops.rows
+    queue = links.queue[rows[row, OP_LINK]]
+    if links.fair[queue] == 0:
+        return rows[row, OP_END]
+    end, before, n = links.since[queue], links.virtual[queue], links.active[queue]
+    at = links.head[queue]
+    while True:
+        end += (max(rows[at, OP_END] - before, 0) * n + VIRTUAL - 1) // VIRTUAL
+        if at == row:
+            return end
+        before, n, at = rows[at, OP_END], n - 1, rows[at, OP_NEXT]
+
+
+@jit
+def busy_until(links, ops, link):
+    """When the queue of a link has nothing left to do if nothing comes; 0: it is idle."""
+    tail = links.tail[links.queue[link]]
+    return np.int64(0) if tail == NO_ROW else expected_end(links, ops, tail)
+
+
+@jit
 def _find_next(links, ops):
     links.next_ns = NEVER_NS
     for queue in range(links.head.size):

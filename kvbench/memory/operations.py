@@ -43,16 +43,22 @@ from ..kernels.rows import doubled
     OP_WORK,
     OP_END,
     OP_HEARERS,
-    OP_TAG,
-) = range(24)
-OP_COLUMNS = 24
+    OP_OWNS,
+    OP_TIER_FIRST,
+    OP_TIER_COUNT,
+    OP_SEQ,
+    OP_START,
+) = range(28)
+OP_COLUMNS = 28
 # NEXT          of the queue of its link, of the free rows. NUMBER: of its beginning, from 1; rows are used again
 # OWNER         the sequence that waits for it, or NOBODY. ATTEMPT: which of its attempts, so that a late end is known
 # SOURCE, TARGET   number of an engine, or ELSEWHERE; *_EPOCH: how often that engine had started
 # FIRST, COUNT  its blocks in Operations.blocks: of the source; TARGET_*: of the target
 # NODE          of a radix tree, that it holds. HOLDS: 1 = its engine holds the source's blocks for it
 # WORK          ns of the link for itself; BEGIN, END: when it was given to the link, and when it was there
-# HEARERS       engines that have not heard of its end yet. TAG: of whoever opened it
+# HEARERS       engines that have not heard of its end yet. OWNS: 1 = the target's blocks are nobody else's
+# TIER_FIRST, TIER_COUNT   slots of a tier in Operations.blocks
+# SEQ, START    the sequence whose blocks START .. START + COUNT these are, where its keys name them
 
 FREE_ROW, RESERVED, MOVING, DRAINING, ENDED, FAILED = (np.int64(i) for i in range(6))
 """OP_STATE. RESERVED has no link yet."""
@@ -68,7 +74,7 @@ NO_ROW = np.int64(-1)
 
 @struct
 class Operations:
-    """rows: (capacity, 24), see the columns. n blocks in all.
+    """rows: (capacity, 28), see the columns. n blocks in all.
 
     free_head    first of the free rows, linked by NEXT; NO_ROW = none
     open, begun  rows in use; operations opened so far
@@ -128,14 +134,28 @@ def attach_target(ops, row, pool, table, start, stop):
 
 
 @jit
+def attach_tier(ops, row, slots, start, stop):
+    """It reads or writes slots[start:stop] of a tier."""
+    first = _add(ops, slots, start, stop)
+    ops.rows[row, OP_TIER_FIRST], ops.rows[row, OP_TIER_COUNT] = first, stop - start
+
+
+@jit
 def _add_blocks(ops, pool, table, start, stop):
+    first, in_flight = _add(ops, table, start, stop), pool.in_flight
+    for i in range(start, stop):
+        in_flight[table[i]] += 1
+    return first
+
+
+@jit
+def _add(ops, table, start, stop):
     n = stop - start
     if ops.filled + n > ops.blocks.size:
         _move_together(ops, n)
-    first, blocks, in_flight = ops.filled, ops.blocks, pool.in_flight
+    first, blocks = ops.filled, ops.blocks
     for i in range(n):
         blocks[first + i] = table[start + i]
-        in_flight[table[start + i]] += 1
     ops.filled = first + n
     return first
 
@@ -147,13 +167,13 @@ def _move_together(ops, n):
     live = np.int64(0)
     for row in range(rows.shape[0]):
         if rows[row, OP_STATE] != FREE_ROW:
-            live += rows[row, OP_COUNT] + rows[row, OP_TARGET_COUNT]
+            live += rows[row, OP_COUNT] + rows[row, OP_TARGET_COUNT] + rows[row, OP_TIER_COUNT]
     blocks = np.zeros(max(old.size, 2 * (live + n)), np.int32)
     filled = np.int64(0)
     for row in range(rows.shape[0]):
         if rows[row, OP_STATE] == FREE_ROW:
             continue
-        for column in (OP_FIRST, OP_TARGET_FIRST):
+        for column in (OP_FIRST, OP_TARGET_FIRST, OP_TIER_FIRST):
             first = rows[row, column]
             rows[row, column] = filled
             for i in range(rows[row, column + 1]):

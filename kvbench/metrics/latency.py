@@ -17,6 +17,7 @@ from ..core.requests import Requests
 from ..core.units import NS_PER_MS, NS_PER_S
 from .percentiles import EMPTY, Distribution, distribution, percentiles
 from .slo import Promise, Slo, kept, percentile_of_all, promised
+from .tiers import tier_scalars
 
 I64 = NDArray[np.int64]
 
@@ -120,6 +121,7 @@ def summarise(
     counted = np.bincount(journal.status, minlength=len(STATUS_NAMES))
     statuses = {name: int(k) for name, k in zip(STATUS_NAMES, counted, strict=True) if k}
     scalars = _scalars(journal, requests, counters, bounds, done) | _goodput(journal, times, slo)
+    scalars |= tier_scalars(journal, counters, wall_time_ns(journal))
     return Summary(latencies, scalars, statuses)
 
 
@@ -203,7 +205,10 @@ def _scalars(
         "host_time": (counters.host_ns / NS_PER_S, "s"),
         "host_time_exposed": (counters.exposed_host_ns / NS_PER_S, "s"),
         "device_time": (counters.device_ns / NS_PER_S, "s"),
-        "device_idle": (None if requests.excluded else _share_idle(counters.device_ns, wall_ns), "share of duration"),
+        "device_idle": (
+            None if requests.excluded else _share_idle(counters.device_ns, wall_ns * counters.num_engines),
+            "share of duration",
+        ),
         "saved_blocks_mean": (float(counters.saved_blocks_mean), "blocks"),
         "saved_blocks_share": (float(counters.saved_blocks_share), "share of blocks without sharing"),
         "copied_blocks": (int(counters.copied_blocks), "blocks"),

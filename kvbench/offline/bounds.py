@@ -50,7 +50,8 @@ def run_bounds(simulation: Simulation) -> HitBounds:
     bt = settings.block_tokens
     reuses = find_reuses(simulation.block_keys(), visits_of(requests, admissions, bt, settings.cache.state))
     forks = forks_of(requests, settings)
-    (bounds,) = token_bounds(reuses, in_order(admissions), forks, bt, [settings.cache.num_blocks])
+    blocks = sum(engine.cache.num_blocks for engine in simulation.fleet.settings)
+    (bounds,) = token_bounds(reuses, in_order(admissions), forks, bt, [blocks])
     return bounds
 
 

@@ -127,7 +127,7 @@ def _place(table, tag, block):
 
 
 @inline
-def _erase(table, content, block):
+def erase(table, content, block):
     """Remove the entry of a first block. Returns 1 if its place is EMPTY again, 0 if it stays GONE."""
     at = _place(table, _tag(content), block)
     ends_here = table[(at + 1) & (table.size - 1)] == EMPTY  # no probe goes on behind it
@@ -254,7 +254,7 @@ def take(hashes, pool, row, start, stop):
             continue
         evicted += 1
         if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
-            swept += _erase(table, content, block)
+            swept += erase(table, content, block)
             gone += 1
         contents[block] = 0
         if logged < log.size:
@@ -278,7 +278,7 @@ def withdraw(hashes, pool, row, start, stop):
     for i in range(start, stop):
         block = np.int64(row[i])
         if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
-            hashes.used -= _erase(table, contents[block], block)
+            hashes.used -= erase(table, contents[block], block)
             hashes.distinct -= 1
         contents[block] = 0
 

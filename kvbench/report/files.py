@@ -9,9 +9,13 @@ from pathlib import Path
 
 from ..core.errors import KvbenchError, UsageError
 
+OF_SOME = ("engines.csv", "ranks.csv", "experts.csv", "eplb.csv")
+"""Tables that only some runs have."""
+
 WRITTEN = (
     *(f"{table}.{kind}" for table in ("requests", "steps", "itl") for kind in ("csv", "parquet")),
     *("summary.csv", "run.json", "grid.csv", "sweep.csv", "comparison.csv", "fidelity.csv", "fidelity.json"),
+    *OF_SOME,
     *("advice.csv", "advice.json", "best.toml"),
 )
 """Files of result folders; and .jsonl of recordings, .attempts of points whose worker died."""

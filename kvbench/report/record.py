@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..metrics.latency import Summary
-from .experts import ExpertReport
 
 SCHEMA = 1
 """Of every file; rises when a column or key changes its meaning."""
@@ -18,6 +19,22 @@ class MemoryLine:
     name: str
     num_bytes: int
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report that only some runs have.
+
+    name      its key in run.json
+    text      as the table shows it
+    figures   for run.json: plain dicts, lists and numbers
+    files     name -> text of files beside the others
+    """
+
+    name: str
+    text: str
+    figures: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -35,8 +52,8 @@ class RunRecord:
     measured      measured clock: (name, text) of what was measured beside latencies
     copy_on_write, allocation   rules of the cache that the table shows more of
     slo           bounds of the goodput, as --goodput takes them
-    ranks         of ranks that step together
     complete      False when the run was interrupted
+    sections      what only some runs have
     """
 
     run: str
@@ -68,4 +85,4 @@ class RunRecord:
     slo: str = ""
     measured: tuple[tuple[str, str], ...] = ()
     step_error: str = ""
-    ranks: ExpertReport | None = None
+    sections: tuple[Section, ...] = ()

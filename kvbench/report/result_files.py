@@ -9,7 +9,7 @@ from typing import Any
 from ..core.journal import Journal
 from ..core.requests import Requests
 from .csv_files import itl_csv, requests_csv, steps_csv, summary_csv
-from .files import write_whole
+from .files import OF_SOME, write_whole
 from .frames import parquet
 from .record import RunRecord
 from .run_json import to_text
@@ -39,8 +39,10 @@ def write_result(
         "summary.csv": summary_csv(record),
         "itl.csv": itl_csv(journal, requests),
         **({f"steps.{table_format}": _table(steps_csv(journal), table_format)} if steps else {}),
+        **{name: [text] for section in record.sections for name, text in section.files.items()},
     }
-    for name in {f"{table}.{kind}" for table in ("requests", "steps") for kind in FORMATS} - set(files):
+    stale = {f"{table}.{kind}" for table in ("requests", "steps") for kind in FORMATS} | set(OF_SOME)
+    for name in stale - set(files):
         (folder / name).unlink(missing_ok=True)
     (folder / RUN_JSON).unlink(missing_ok=True)  # until the tables are whole again, there is no run here
     for name, pieces in files.items():

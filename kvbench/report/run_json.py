@@ -37,6 +37,7 @@ def run_document(record: RunRecord, details: Mapping[str, Any]) -> dict[str, Any
         "notes": list(record.notes),
         "memory_bytes": {line.name: line.num_bytes for line in record.memory},
         **details,
+        **{section.name: section.figures for section in record.sections},
     }
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..core.printable import printable
 from ..metrics.latency import Summary
 from ..metrics.percentiles import SMALLEST_FOR_P99, Distribution
-from .experts import expert_lines
 from .record import RunRecord
+from .tiers_table import tier_lines
 
 WIDTH = 100
 LABEL_WIDTH = 12
@@ -34,8 +34,8 @@ def run_table(record: RunRecord) -> str:
         labelled(_head(record)),
         labelled(_totals(record.summary, record.slo)),
         _latencies(record.summary),
+        *(section.text for section in record.sections),
         labelled(_cache(record)),
-        labelled(expert_lines(record.ranks) if record.ranks is not None else []),
         labelled(list(record.measured)),
         labelled(_memory(record)),
     ]
@@ -157,6 +157,7 @@ def _cache(record: RunRecord) -> list[tuple[str, str]]:
             f"{_decimal(s['preemptions'], 0)}, {_decimal(s['recomputed_tokens'], 0)} tokens computed again",
         ),
         *_backup(s),
+        *tier_lines(s),
     ]
 
 

@@ -43,7 +43,7 @@ def look_up(router, seqs, seq):
     if belief == OWN:
         holder_tree.look(router.tree, root_of(router, seqs, seq), router.keys, n, router.base, cached)
     else:
-        block_view.held_prefix(router.view, root_hash(seqs.namespace[seq]), router.keys, n, cached)
+        block_view.held_prefix(router.blocks_told, root_hash(seqs.namespace[seq]), router.keys, n, cached)
     for i in range(cached.size):
         cached[i] *= router.rules.block_tokens
 
@@ -80,12 +80,12 @@ def learn(router, seqs, event, subject, engine, now):
                 holder_tree.drop_engine(router.tree, np.int64(first) + engine)
     elif belief != TRUTH:
         if event == STORED:
-            block_view.stored(router.view, subject, engine)
+            block_view.stored(router.blocks_told, subject, engine)
         elif event == REMOVED:
-            block_view.removed(router.view, subject, engine)
+            block_view.removed(router.blocks_told, subject, engine)
         elif event == LOST:
             forget_late(router, engine)
-            block_view.drop_engine(router.view, engine)
+            block_view.drop_engine(router.blocks_told, engine)
 
 
 def hear(router, seqs, event, subject, engine, now):

@@ -99,7 +99,7 @@ def make_router(
         "ring_point": points,
         "ring_engine": owners,
         "tree": make_holder_tree(ports, limit),
-        "view": make_block_view(num_engines),
+        "blocks_told": make_block_view(num_engines),
         "next_evict": 0,
         "keys": np.zeros(int(requests.prompt_tokens.max(initial=0)) // block_tokens + 1, np.int64),
         "live": make_holder_tree(ports, NEVER_NS),

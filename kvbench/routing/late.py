@@ -45,9 +45,9 @@ def catch_up(router, now):
         if row[_DUE] > now:
             return
         if row[_CHANGE] & IS_STORED:
-            block_view.stored(router.view, row[_CHANGE], row[_ENGINE])
+            block_view.stored(router.blocks_told, row[_CHANGE], row[_ENGINE])
         else:
-            block_view.removed(router.view, row[_CHANGE] | IS_STORED, row[_ENGINE])
+            block_view.removed(router.blocks_told, row[_CHANGE] | IS_STORED, row[_ENGINE])
         router.late_head = (router.late_head + 1) % router.late.shape[0]
         router.num_late -= 1
 

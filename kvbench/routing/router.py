@@ -113,7 +113,7 @@ class Router:
     session      (requests,) number of the session's key, NONE = no session. session_point: (keys,) on the ring
     home         (r x keys,) engine of a session under assign = sticky; NO_ENGINE = none yet
     ring_point, ring_engine   (points,) the ring, ascending
-    tree, view   beliefs: what was sent where; what the engines' events say
+    tree, blocks_told   beliefs: what was sent where; what the engines' events say
     next_evict   ns, when the tree is trimmed next
     keys         scratch, of a prompt's blocks
     live         of requests in flight: who holds which blocks, by how many requests. leaf: (s,) a sequence's node there
@@ -151,7 +151,7 @@ class Router:
     ring_point: "i8[::1]"
     ring_engine: "i8[::1]"
     tree: "HolderTree"
-    view: "BlockView"
+    blocks_told: "BlockView"
     next_evict: "i8"
     keys: "i8[::1]"
     live: "HolderTree"

@@ -1,7 +1,11 @@
 """Write-through to host memory: whole blocks are copied out once a prompt is computed, over a link of its own.
 
+    offer      the blocks that a sequence has computed are held, before it may let them go
+    write      after the step: copies of what the host does not have begin, the rest is let go
+    written    a copy has landed
+
 A sequence that ends, is cancelled or loses its memory meanwhile lets its blocks go; the operation holds them until the
-copy is done.
+copy is done. Without a tier (`cache.backup`) everything is copied and nothing is found again.
 """
 
 from __future__ import annotations
@@ -11,53 +15,132 @@ from ..costs.links import transfer_ns
 from ..memory import links
 from ..memory.operations import (
     BACKUP,
+    ENDED,
     NOBODY,
     OP_COUNT,
     OP_FIRST,
     OP_HOLDS,
     OP_NODE,
+    OP_SEQ,
+    OP_START,
+    OP_STATE,
+    OP_TIER_COUNT,
+    OP_TIER_FIRST,
     attach,
+    attach_tier,
     detach,
     heard,
     open_row,
 )
+from ..prefix.chain_hash import root_hash
 from ..prefix.hold import hold, let_go
-from .state_columns import COMPUTED, NO_LINK, RADIX, SEQ
+from ..tiers import host
+from ..tiers.state import times_offered
+from .state_columns import COMPUTED, RADIX, SEQ
 
 
 @inline
-def back_up(e, slot, node):
-    """Start the copy of whole blocks that are not copied yet. node: end of its path in the tree (radix).
+def offer(e, slot, node):
+    """Hold whole blocks that were not offered yet. node: end of their path in the tree (radix).
 
     Not of a prompt that is computed in part: were it preempted, it would come back to copies that hold its memory.
     """
-    if e.rules.backup_link != NO_LINK and e.slots.rec[slot, COMPUTED] >= e.seqs.prompt[e.slots.rec[slot, SEQ]]:
-        _begin(e, slot, node)
+    if e.rules.backs_up and e.slots.rec[slot, COMPUTED] >= e.seqs.prompt[e.slots.rec[slot, SEQ]]:
+        _offer(e, slot, node)
 
 
 @jit
-def _begin(e, slot, node):
-    rec, q, ops, link = e.slots.rec, e.seqs, e.operations, e.rules.backup_link
+def _offer(e, slot, node):
+    rec, q, ops = e.slots.rec, e.seqs, e.operations
     seq = rec[slot, SEQ]
     start, stop = q.backed[seq], rec[slot, COMPUTED] // e.rules.block_tokens
     if stop <= start:
         return
-    table, count = e.slots.table[slot], stop - start
+    table = e.slots.table[slot]
     q.backed[seq] = stop
     row = open_row(ops, BACKUP, NOBODY, 0, e.number, e.number)
     attach(ops, row, e.pool, table, start, stop)
-    ops.rows[row, OP_NODE] = node
+    e.tiers.pending[e.tiers.num_pending] = row
+    e.tiers.num_pending += 1
+    ops.rows[row, OP_NODE], ops.rows[row, OP_SEQ], ops.rows[row, OP_START] = node, seq, start
     if e.rules.fence:
         ops.rows[row, OP_HOLDS] = 1
         hold(e.rules.cache_kind == RADIX, e.tree, e.pool, table, start, stop, node)
-    num_bytes = count * e.rules.block_bytes
-    work = transfer_ns(e.links.rates, link, num_bytes, count)
-    links.begin(e.links, ops, row, link, num_bytes, count, work, e.now)
 
 
 @entry
-def backed_up(e, row):
-    """A copy has landed: it lets its blocks go."""
+def write(e):
+    """What was offered in the step that is over, in the order in which it was."""
+    t = e.tiers
+    for i in range(t.num_pending):
+        _write(e, t.pending[i])
+    t.num_pending = 0
+
+
+@jit
+def _write(e, row):
+    """Begin the copy of an offer, or let it go: nothing of it is wanted, or there is no space."""
+    t, ops = e.tiers, e.operations
+    count = ops.rows[row, OP_COUNT]
+    if e.rules.tiered:
+        count = _reserve(e, row)
+        if count == 0:
+            _end(e, row)
+            return
+    num_bytes, fragments = count * t.block_bytes, count * t.block_fragments
+    work = transfer_ns(e.links.rates, t.link_down, num_bytes, fragments)
+    links.begin(e.links, ops, row, t.link_down, num_bytes, fragments, work, e.now)
+
+
+@jit
+def _reserve(e, row):
+    """Slots for what the host does not have of an offer, from its start on, while there is space. Returns how many."""
+    t, ops = e.tiers, e.operations
+    tier, rows = t.host, ops.rows
+    seq, start = rows[row, OP_SEQ], rows[row, OP_START]
+    stop = start + rows[row, OP_COUNT]
+    if not t.outputs:
+        stop = min(stop, e.seqs.prompt[seq] // e.rules.block_tokens)
+    host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
+    host.touch(tier, 0, stop)
+    kept = host.pin_present(tier, start, stop)
+    count = 0
+    for i in range(start, stop):
+        content = tier.names[i]
+        if not host.is_wanted(tier, host.slot_of(tier, content)):
+            continue
+        if t.min_offers > 1 and times_offered(t, content) < t.min_offers:
+            continue
+        parent = tier.names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
+        if tier.closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
+            break
+        slot = host.reserve(tier, content, parent, i)
+        if slot == host.NO_SLOT:
+            tier.counters[host.REFUSED] += stop - i
+            break
+        tier.slots[count] = slot
+        count += 1
+    host.unpin(tier, tier.row, 0, kept)
+    attach_tier(ops, row, tier.slots, 0, count)
+    return count
+
+
+@entry
+def written(e, row):
+    """A copy has landed, or failed."""
+    ops = e.operations
+    rows = ops.rows
+    first, count = rows[row, OP_TIER_FIRST], rows[row, OP_TIER_COUNT]
+    if rows[row, OP_STATE] == ENDED:
+        host.confirm(e.tiers.host, ops.blocks, first, count)
+    else:
+        host.withdraw(e.tiers.host, ops.blocks, first, count)
+    _end(e, row)
+
+
+@jit
+def _end(e, row):
+    """An offer lets its blocks go."""
     ops = e.operations
     rows = ops.rows
     if rows[row, OP_HOLDS] == 1:
@@ -65,8 +148,3 @@ def backed_up(e, row):
         let_go(e.rules.cache_kind == RADIX, e.tree, e.hashes, e.pool, ops.blocks, first, count, rows[row, OP_NODE])
     detach(ops, row, e.pool)
     heard(ops, row)
-
-
-@entry
-def nothing_landed(e, row):
-    """Of an engine that nothing is moved for; it is never called."""

@@ -21,7 +21,7 @@ from ..memory.pool import list_give, ring_give, ring_take
 from ..prefix import block_hash, forgetting, radix
 from ..prefix.keys import fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
-from .backup import back_up
+from .backup import offer
 from .state_columns import (
     BLOCKS,
     CHAIN,
@@ -224,7 +224,7 @@ def publish_unfinished(e, slot):
     """Radix: the whole blocks of a sequence that goes on enter the tree."""
     if e.rules.cache_kind == RADIX and e.rules.keeps:
         _move_lock(e, slot, _insert(e, slot, np.int64(1)))
-    back_up(e, slot, e.slots.rec[slot, NODE])
+    offer(e, slot, e.slots.rec[slot, NODE])
 
 
 @inline
@@ -237,7 +237,7 @@ def publish_finished(e, slot):
             node = _insert(e, slot, np.int64(1))
     elif not e.rules.hit_same_step:
         _publish_computed(e, slot)
-    back_up(e, slot, node)
+    offer(e, slot, node)
 
 
 @inline

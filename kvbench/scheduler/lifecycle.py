@@ -20,6 +20,7 @@ from .state_columns import (
     COUNT_RECOMPUTED,
     DECODING,
     ENDED,
+    FETCHING,
     FINAL,
     FINISHED,
     GENERATED,
@@ -65,7 +66,7 @@ def admit(e, seq, hits, link):
     kv.attach(e, slot, hits, link)
     if start > hits * e.rules.block_tokens:
         kv.install(e, slot, start)
-    e.seqs.backed[seq] = hits
+    e.seqs.backed[seq] = 0 if e.rules.tiered else hits  # copies on the host may have gone
     count_admission(e, seq, hits * e.rules.block_tokens)
     set_state(e, seq, PREFILLING)
     return slot
@@ -157,8 +158,9 @@ def close_sequence(e, seq, state):
 
 @inline
 def drop_waiting(e, seq, state):
-    """A waiting sequence ends without having (or having again) run."""
-    queue_remove(e, seq)
+    """A waiting sequence, or one that fetches, ends without having (or having again) run."""
+    if e.seqs.state[seq] != FETCHING:  # it is in no list, and what is fetched for it stays as cache
+        queue_remove(e, seq)
     close_sequence(e, seq, state)
 
 

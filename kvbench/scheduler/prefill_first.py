@@ -44,7 +44,6 @@ from .state_columns import (
     KNOWN,
     LAST_TOKEN,
     NEXT,
-    NO_LINK,
     NO_SEQ,
     NO_SLOT,
     OUT_OF_KV,
@@ -183,7 +182,7 @@ def _admit_waiting(e, places):
         result = add_one(e, seq, hits, link, tied)
         if result == NO_TOKEN:  # with copies under way memory comes back without a sequence that leaves
             is_alone = e.num_plan == 0 and e.slots.running == 0
-            e.batch_is_full = not (is_alone and (e.rules.full_only_beside_others or e.rules.backup_link != NO_LINK))
+            e.batch_is_full = not (is_alone and (e.rules.full_only_beside_others or e.rules.backs_up))
         if result != CONTINUE:
             break
         seq = following

@@ -78,6 +78,17 @@ def queue_by_urgency(e, seq):
 
 
 @jit
+def queue_by_arrival(e, seq):
+    """Before all that were queued after it: one that was set aside comes back."""
+    q = e.seqs
+    after = e.queue_head
+    while after != NO_SEQ and (q.queued[after] < q.queued[seq] or (q.queued[after] == q.queued[seq] and after < seq)):
+        after = q.queue_next[after]
+    before = e.queue_tail if after == NO_SEQ else q.queue_prev[after]
+    _link(e, seq, before, after)
+
+
+@jit
 def queue_remove(e, seq):
     q = e.seqs
     before, after = q.queue_prev[seq], q.queue_next[seq]

@@ -74,6 +74,11 @@ def ignore(e):
 
 
 @entry
+def ignore_row(e, row):
+    """Nothing moves."""
+
+
+@entry
 def watch(e):
     """Compare the planned step with what the blocks hold, and note what it writes."""
     rec, plan = e.slots.rec, e.plan
@@ -85,6 +90,15 @@ def watch(e):
         _all_decodes(e, False)
     for row in range(e.num_plan):
         _read(e, plan[row, PLAN_SLOT], rec[plan[row, PLAN_SLOT], SEQ], plan[row, PLAN_START], plan[row, PLAN_TOKENS])
+
+
+@jit
+def loaded(e, row, start, stop):
+    """Blocks row[start:stop] hold what the tier's names say, once their load is there: who reads them waits for it."""
+    s, names = e.shadow, e.tiers.host.names
+    for i in range(start, stop):
+        block = row[i]
+        s.owner[block], s.written[block], s.chain[block] = NOBODY, e.rules.block_tokens, names[i]
 
 
 @jit

@@ -17,6 +17,7 @@ from ..memory.pool import BlockPool
 from ..prefix.block_hash import HashMap
 from ..prefix.keys import BlockKeys
 from ..prefix.radix import RadixTree
+from ..tiers.state import Tiers
 from .calendar import Calendar
 from .mail import Mail
 from .shadow import Shadow
@@ -115,7 +116,7 @@ class Rules:
     """Settings as numbers; see engine.settings for their meaning.
 
     keeps         what is computed stays visible as a prefix; False: a ring of blocks whose tree stays empty
-    backup_link   what computed blocks are copied to host memory over; NO_LINK: they are not
+    backs_up      computed blocks are copied to host memory; tiered: they are found there
     fence         copied blocks are held until their copy has landed
     allowed       (states, states) 1 = may follow
     """
@@ -174,7 +175,8 @@ class Rules:
     beam_skew: "f8"
     beam_seed: "i8"
     block_bytes: "i8"
-    backup_link: "i8"
+    backs_up: "b1"
+    tiered: "b1"
     fence: "b1"
     allowed: "i8[:,::1]"
 
@@ -213,6 +215,7 @@ class Engine:
     operations, links   what moves beside the steps, of all engines of the run
     inbox          what has reached it since its step began. outbox: what the cluster is told after a step
     tells_first    first tokens are told
+    coming, coming_tokens   sequences that were sent to it and have not reached its inbox, and tokens of their prompts
     landed         operations that have ended since then
     ended_head, ended_tail   the list of sequences that are over and of which the clients have not been told
     num_done       sequences that ended here
@@ -251,6 +254,7 @@ class Engine:
     costs: "CostTables"
     operations: "Operations"
     links: "Links"
+    tiers: "Tiers"
     stages: "Stages"
     shadow: "Shadow"
     side: "Side"
@@ -296,6 +300,8 @@ class Engine:
     inbox: "Mail"
     outbox: "Mail"
     tells_first: "b1"
+    coming: "i8"
+    coming_tokens: "i8"
     landed: "Mail"
     ended_head: "i8"
     ended_tail: "i8"

@@ -45,7 +45,7 @@ TRANSITIONS: dict[np.int64, tuple[np.int64, ...]] = {
     SENDING: (DRAINING, FINISHED, *_END),
     TRANSFERRING: (WAITING, PREFILLING, DECODING, DRAINING, *_END),
     DECODING: (PREEMPTED, DRAINING, FINISHED, *_END),
-    PREEMPTED: (WAITING, PREFILLING, DECODING, FINISHED, *_END),  # finished: its last token was under way
+    PREEMPTED: (WAITING, FETCHING, PREFILLING, DECODING, FINISHED, *_END),  # finished: its last token was under way
     DRAINING: (FINISHED, *_END),
 }
 """From each state, where a sequence may go. Terminal states are absent: nothing follows them."""
@@ -86,7 +86,6 @@ FREE_SLOT, IN_PREFILL, IN_DECODE, ENDED, FOLLOWS, KEPT, PARKED, LOADING, LOADED,
 # PARKED, LOADING, LOADED, LOST, DRAINS   of a prefill / decode pair: not running, see side
 NO_SLOT = np.int64(-1)
 NO_SEQ = np.int64(-1)
-NO_LINK = np.int64(-1)
 
 # Columns of Engine.lineage, one row a request (copy on write).
 PARENT, COMMON, WANTED, KEPT_SLOT = range(4)

@@ -69,7 +69,7 @@ def test_the_router_knows_what_every_cache_has(name):
     while not done:
         done = simulation.advance(max_steps=1)
         catch_up(router, 1 << 62)
-        has = contents(router.view)
+        has = contents(router.blocks_told)
         k = simulation.world.at
         if simulation.world.stepping[k] == 0 or done:
             wanted = cached(simulation.engines[k])
@@ -111,7 +111,7 @@ def test_late_and_lost_events_cost_hits():
         simulation.run()
         hits[name] = int(simulation.journal().cached_tokens.sum())
         if name == "never":
-            assert simulation.world.router.view.num == 0
+            assert simulation.world.router.blocks_told.num == 0
     assert hits["now"] > hits["never"]
 
 

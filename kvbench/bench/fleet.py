@@ -1,0 +1,153 @@
+"""The fleet of a configuration: each group's engines as systems of their own, and the router in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..core.config import Config, nest
+from ..core.errors import UsageError
+from ..routing.settings import RouterSettings, check_router
+from .keys import key_tree
+
+if TYPE_CHECKING:
+    from ..cluster.fleet import Fleet
+    from ..cluster.simulation import Simulation
+    from ..core.journal import Journal
+    from ..core.requests import Requests
+    from ..report.record import RunRecord
+    from .system import System
+
+GROUP_KEYS = ("device", "step_times", "tp", "dtype", "kv_dtype", "overlap")
+GROUP_TABLES = ("cache.", "scheduler.", "costs.", "graph.", "kv.")
+"""What a group may have of its own: what describes an engine. The rest is the workload's, or one for all."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """`replicas` engines of one configuration. name: of the user, or what it overrides."""
+
+    name: str
+    replicas: int
+    config: Config
+
+
+def is_fleet(config: Config) -> bool:
+    """More than one engine, or somebody has asked for a router."""
+    asked = config["fleet.replicas"] > 1 or bool(config["fleet.group"]) or bool(config["fleet.event"])
+    return asked or config["router.policy"] != RouterSettings.policy
+
+
+def groups_of(config: Config) -> list[Group]:
+    """The engines of a fleet, in the order of their numbers. UsageError: a table that says what no group may."""
+    tables = config["fleet.group"]
+    if not tables:
+        return [Group("", config["fleet.replicas"], config)]
+    if config["fleet.replicas"] > 1:
+        raise UsageError(
+            f"{config.where['fleet.replicas']}: fleet.replicas stands beside [[fleet.group]], whose tables have "
+            "replicas of their own; remove it"
+        )
+    return [_group(config, table, f"[[fleet.group]] {i}") for i, table in enumerate(tables, 1)]
+
+
+def _group(config: Config, table: Mapping[str, Any], where: str) -> Group:
+    own = dict(table)
+    replicas, name = own.pop("replicas", 1), own.pop("name", "")
+    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+        raise UsageError(f"{where}: replicas is a number of engines, at least 1; got {replicas!r}")
+    layer = key_tree().layer(nest(own), where)
+    for key in layer.values:
+        if key not in GROUP_KEYS and not key.startswith(GROUP_TABLES):
+            raise UsageError(
+                f"{where}: {key} is one for the whole fleet; a group may have {', '.join(GROUP_KEYS)} and "
+                f"{', '.join(t + '*' for t in GROUP_TABLES)} of its own"
+            )
+    title = str(name) or ", ".join(f"{key}={value}" for key, value in layer.values.items()) or where
+    return Group(title, replicas, config.replaced(layer.values, where))
+
+
+def check_fleet(config: Config) -> None:
+    """UsageError: what a fleet cannot be part of."""
+    if not is_fleet(config):
+        idle = next((name for name in _set_by_hand(config) if name != "policy"), None)
+        if idle is not None:
+            raise UsageError(
+                f"{config.where[f'router.{idle}']}: router.{idle} has no effect on one engine; set fleet.replicas"
+            )
+        return
+    if config["clock"] == "measured":
+        raise UsageError("a fleet runs on the modelled clock; set clock = modelled or fleet.replicas = 1")
+    if config["dp"] > 1:
+        raise UsageError("dp > 1 is one instance of several ranks; set fleet.replicas = 1 and no router")
+    if config["cache.copy_on_write"] and config["beam.width"] > 0:
+        raise UsageError("beams run on one engine; set fleet.replicas = 1")
+
+
+def _set_by_hand(config: Config) -> list[str]:
+    """Fields of the router that are not what they are by default."""
+    return [name for name, value in vars(RouterSettings()).items() if config[f"router.{name}"] != value]
+
+
+def without_fleet(config: Config) -> Config:
+    """The configuration of one engine by itself."""
+    return config.replaced({"fleet.replicas": 1, "fleet.group": [], "fleet.event": []}, "by fleet")
+
+
+def closed_groups(config: Config, closed: Config) -> list[dict[str, Any]]:
+    """The tables of [[fleet.group]] with nothing left open, as run.json holds them.
+
+    config, closed   of the whole, as asked for and with every open key closed
+    """
+    from .system import build_system
+
+    tables = []
+    for group in groups_of(config) if config["fleet.group"] else ():
+        own = build_system(without_fleet(group.config)).config
+        names = [n for n in own.values if n in GROUP_KEYS or n.startswith(GROUP_TABLES)]
+        table = nest({name: own[name] for name in names if own[name] != closed[name]})
+        tables.append({"name": group.name, "replicas": group.replicas, **table})
+    return tables
+
+
+def with_fleet(record: RunRecord, simulation: Simulation, journal: Journal) -> RunRecord:
+    """The record with what only a fleet shows."""
+    fleet = simulation.fleet
+    if fleet.router is None:
+        return record
+    from ..metrics.fleet import fleet_figures
+    from ..report.fleet_table import fleet_scalars, fleet_section
+
+    figures = fleet_figures(
+        journal,
+        simulation.requests,
+        simulation.counters_by_engine(),
+        [member.group for member in fleet.members],
+        simulation.first_keys(),
+    )
+    summary = replace(record.summary, scalars=record.summary.scalars | fleet_scalars(figures))
+    return replace(record, summary=summary, sections=(*record.sections, fleet_section(figures, fleet.router.policy)))
+
+
+def fleet_of(system: System, requests: Requests) -> Fleet | None:
+    """The engines and their router, or None where there is one engine and no router."""
+    config = system.asked
+    if not is_fleet(config):
+        return None
+    from ..cluster.fleet import Fleet, Member
+    from ..core.requests import NONE
+    from .step_times import step_costs
+    from .system import build_system
+
+    router = RouterSettings(**config.section("router"))
+    own = {name: config.where[f"router.{name}"] for name in _set_by_hand(config)}
+    check_router(router, own, bool((requests.session_id != NONE).any()), config["block_tokens"])
+    if router.seed < 0:
+        router = replace(router, seed=config["seed"])
+    members = []
+    for group in groups_of(config):
+        engine = build_system(without_fleet(group.config), system.settings.record_steps)
+        member = Member(engine.settings, step_costs(engine).tables, group.name)
+        members += [member] * group.replicas
+    return Fleet(tuple(members), router)

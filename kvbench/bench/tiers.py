@@ -1,0 +1,105 @@
+"""The rules of the tiers of a configuration, with nothing left open."""
+
+from __future__ import annotations
+
+from ..core.config import Config
+from ..core.errors import UsageError
+from ..costs.deployment import Deployment
+from ..costs.memory import MemoryBudget
+from ..costs.models import kv_heads_per_rank
+from ..scheduler.presets import find_preset
+from ..tiers.rules import PRESET_RULES, HostLink, LinkRules, TierRules, fragments_of
+
+HOST_LINK_SHARE = 0.8
+"""Of the host link's bandwidth that large copies reach."""
+
+_SIZES = ("tiers.host.ratio", "tiers.host.blocks", "tiers.host.bytes")
+
+
+def has_tiers(config: Config) -> bool:
+    """Whether a tier is given."""
+    return any(config[name] for name in _SIZES)
+
+
+def closed_tiers(config: Config) -> Config:
+    """The configuration with what `auto` comes to."""
+    if not has_tiers(config):
+        return config
+    name = config["tiers.preset"]
+    if name == "auto":
+        name = "sglang" if find_preset(config["preset"], config.where["preset"]).name.startswith("sglang") else "vllm"
+    rules, found = PRESET_RULES[name], {"tiers.preset": name}
+    for key in ("write", "load"):
+        if config[f"tiers.host.{key}"] == "auto":
+            found[f"tiers.host.{key}"] = rules[key]
+    for key in ("outputs", "closed"):
+        if config[f"tiers.host.{key}"] == "auto":
+            found[f"tiers.host.{key}"] = "yes" if rules[key] else "no"
+    if config["tiers.host.min_load_tokens"] < 0:
+        found["tiers.host.min_load_tokens"] = rules["min_load_tokens"]
+    return config.replaced(found, f"by tiers.preset {name}")
+
+
+def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> TierRules:
+    """UsageError: they do not go together, or there is no link."""
+    if not has_tiers(config):
+        return TierRules()
+    blocks = _host_blocks(config, budget)
+    model, layout = deployment.model, config["tiers.host.layout"]
+    heads = kv_heads_per_rank(model, deployment.tp)
+    is_selective = config["tiers.host.write"] == "write_through_selective"
+    return TierRules(
+        host_blocks=blocks,
+        eviction=config["tiers.host.eviction"],
+        closed=config["tiers.host.closed"] == "yes",
+        min_offers=config["tiers.host.min_offers"] if is_selective else 1,
+        outputs=config["tiers.host.outputs"] == "yes",
+        load=config["tiers.host.load"],
+        min_load_tokens=config["tiers.host.min_load_tokens"],
+        layers=model.num_layers,
+        block_bytes=budget.block_bytes,
+        block_fragments=fragments_of(layout, config["block_tokens"], model.num_layers, heads, model.mla is not None),
+        slowdown=config["tiers.slowdown"],
+        host_link=_host_link(config, deployment),
+    )
+
+
+def _host_blocks(config: Config, budget: MemoryBudget) -> int:
+    given = [name for name in _SIZES if config[name]]
+    where = config.where[given[0]]
+    if len(given) > 1:
+        raise UsageError(f"{where}: {given[0]} and {given[1]} both say how large the host is; leave one out")
+    if config["cache.kind"] == "none":
+        raise UsageError(f"{where}: a tier keeps what a prefix cache can find again; set cache.kind = hash or radix")
+    if config["cache.backup"]:
+        raise UsageError(
+            f"{config.where['cache.backup']}: cache.backup copies what nobody loads again, and a tier copies too; "
+            "leave cache.backup out"
+        )
+    if config["batching"] == "static" or config["cache.copy_on_write"] or config["cache.allocation"] != "paged":
+        raise UsageError(f"{where}: a tier works with continuous batching over paged blocks, without copy on write")
+    if given[0] == "tiers.host.ratio":
+        blocks = int(config["cache.blocks"] * config["tiers.host.ratio"])
+    else:
+        size = config[given[0]]
+        blocks = size if given[0] == "tiers.host.blocks" else int(size // budget.block_bytes)
+    if blocks < 1:
+        raise UsageError(
+            f"{where}: {given[0]} = {config[given[0]]} is less than a block ({budget.block_bytes:,} bytes)"
+        )
+    return blocks
+
+
+def _host_link(config: Config, deployment: Deployment) -> HostLink:
+    own = deployment.device.host_link * HOST_LINK_SHARE
+    rules = []
+    for direction in ("down", "up"):
+        bandwidth = config[f"links.host.{direction}"] * 1e9 or own
+        if bandwidth == 0:
+            raise UsageError(
+                f"a tier needs a link: {deployment.device.name} has none to the host on record; "
+                f"set links.host.{direction} in GB/s"
+            )
+        setup, fragment = (config[f"links.host.{name}_us"] * 1e3 for name in ("setup", "fragment"))
+        rules.append(LinkRules(setup, fragment, 1e9 / bandwidth))
+    return HostLink(rules[0], rules[1], config["links.host.sharing"] == "fair", config["links.host.duplex"] == "half")

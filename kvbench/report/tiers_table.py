@@ -1,0 +1,61 @@
+"""The part of a run's table that shows its tiers."""
+
+from __future__ import annotations
+
+from ..metrics.latency import Summary
+from ..metrics.tiers import SOURCES
+
+
+def has_tiers(s: Summary) -> bool:
+    """Whether the run had any."""
+    return "host_blocks" in s.scalars
+
+
+def tier_lines(s: Summary) -> list[tuple[str, str]]:
+    """Label and text of each line."""
+    if not has_tiers(s):
+        return []
+    return [
+        (
+            "hits by tier",
+            f"device {_percent(s['hit_rate_device'])}, host {_percent(s['hit_rate_host'])} of prompt tokens; "
+            f"requests: {s['requests_host']:,} host, {s['requests_device']:,} device, "
+            f"{s['requests_computed']:,} neither",
+        ),
+        (
+            "host tier",
+            f"{s['host_blocks']:,} blocks: {s['host_written_blocks']:,} written, "
+            f"{s['host_loaded_blocks']:,} loaded back, "
+            f"{s['host_evicted_blocks']:,} evicted, {s['host_refused_blocks']:,} not taken; "
+            f"{_decimal(s['write_amplification'], 2)} bytes written per byte of new KV",
+        ),
+        (
+            "host link",
+            f"down {_gigabytes(s['host_link_down_bytes'])}, busy {_percent(s['host_link_down_busy'])} of the time; "
+            f"up {_gigabytes(s['host_link_up_bytes'])}, busy {_percent(s['host_link_up_busy'])}",
+        ),
+        (
+            "fetch wait",
+            f"{_decimal(s['fetch_wait'], 3)} s over all sequences; steps were "
+            f"{_decimal(s['fetch_exposed_in_steps'], 3)} s longer for loads, "
+            f"{_decimal(s['slowed_by_copies'], 3)} s for copies beside them",
+        ),
+        ("TTFT by tier", "; ".join(_ttft(s, name) for name in SOURCES if s[f"requests_{name}"])),
+    ]
+
+
+def _ttft(s: Summary, name: str) -> str:
+    p50, p99 = (s[f"ttft_{name}_{part}"] for part in ("p50", "p99"))
+    return f"{name} p50 {_decimal(p50, 2)}, p99 {_decimal(p99, 2)} ms"
+
+
+def _decimal(value: float | int | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(value: float | int | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def _gigabytes(value: float | int | None) -> str:
+    return f"{_decimal((value or 0) / 1e9, 2)} GB"

@@ -1,0 +1,262 @@
+"""Loading from the host: what the device's prefix cache has lost and the host still has comes back over their link.
+
+    prepare    before a step is planned: waiting sequences that may come to it are looked up on the host
+    loaded     a load has landed
+    stretch    how much longer the planned step takes for loads and copies
+
+layerwise: the loaded blocks are part of the cache at once, the sequence is admitted with them, and each layer of its
+prefill step waits for its part of the load. whole: the sequence is FETCHING, which takes no place and no budget, and
+waits again once all is there. A load holds the prefix that it continues, its blocks on the device, and its copies on
+the host, whatever becomes of the sequence meanwhile. Each admission fetches once at most: what is lost again before
+it comes to it is computed.
+
+source: SGLang's HiCache (layerwise), vLLM's offloading connector (whole), in blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import entry, inline, jit
+from ..costs.links import transfer_ns
+from ..costs.tables import HOST
+from ..memory import links
+from ..memory.operations import (
+    ENDED,
+    LOAD,
+    OP_COUNT,
+    OP_FIRST,
+    OP_HOLDS,
+    OP_KIND,
+    OP_NODE,
+    OP_OWNER,
+    OP_OWNS,
+    OP_STATE,
+    OP_TARGET_COUNT,
+    OP_TARGET_FIRST,
+    OP_TIER_COUNT,
+    OP_TIER_FIRST,
+    OP_WORK,
+    attach,
+    attach_target,
+    attach_tier,
+    detach,
+    detach_target,
+    heard,
+    open_row,
+)
+from ..memory.pool import list_give, ring_give, ring_take
+from ..prefix import block_hash, radix
+from ..prefix.hold import let_go
+from ..prefix.keys import fill_keys
+from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
+from ..tiers import host
+from ..tiers.state import HOST_TOKENS, NAMESPACE, SINCE, TRIED, WAIT_IN_STEPS, WAIT_QUEUED
+from . import kv, shadow
+from .backup import written
+from .queues import queue_by_arrival, queue_by_urgency, queue_remove
+from .spent import STEPS
+from .state import set_state
+from .state_columns import FETCHING, IN_PREFILL, NO_SEQ, NO_SLOT, PHASE, PLAN_SLOT, RADIX, SEQ, WAITING
+
+
+@entry
+def prepare(e):
+    """Look up on the host who may be admitted in the step that begins now, in order, as far as its budget goes."""
+    rules, q = e.rules, e.seqs
+    if rules.prefill_first and e.batch_is_full and e.chunk == NO_SLOT:
+        return
+    budget = rules.max_prefill_tokens if rules.prefill_first else rules.max_num_batched_tokens
+    places = rules.max_num_seqs - max(e.slots.running, e.slots.holders)
+    seq = e.queue_head
+    while seq != NO_SEQ and places > 0 and budget > 0:
+        following = q.queue_next[seq]
+        budget -= _fetch(e, seq)
+        places -= 1
+        seq = following
+
+
+@jit
+def _fetch(e, seq):
+    """Begin the load of what the host has of a waiting sequence, if it is worth it and there is memory.
+
+    returns  tokens that the next step has to compute for it
+    """
+    t, q, bt = e.tiers, e.seqs, e.rules.block_tokens
+    tier, row = t.host, t.host.row
+    known = q.prompt[seq] + q.generated[seq]
+    limit = (known - 1) // bt
+    hits, link, tied = kv.lookup(e, seq, limit, row)
+    rest = known - hits * bt
+    if t.of_seq[seq, TRIED] > q.preemptions[seq] or (hits < limit and q.present[seq] > hits * bt):
+        return rest
+    host.name_blocks(tier, e.block_keys, seq, q.namespace[seq], limit)
+    stop = host.find(tier, hits, limit)
+    if (stop - hits) * bt < max(t.min_load_tokens, 1):
+        return rest
+    whole = (known + bt - 1) // bt - hits + tied
+    if whole + (0 if t.layerwise else e.rules.watermark_blocks) > kv.available(e):
+        return rest
+    t.of_seq[seq, TRIED] = q.preemptions[seq] + 1
+    t.of_seq[seq, NAMESPACE] = q.namespace[seq]
+    if q.scheduled[seq] < 0:
+        t.of_seq[seq, HOST_TOKENS] = (stop - hits) * bt
+    _begin(e, seq, hits, stop, link)
+    host.touch(tier, 0, stop)
+    if t.layerwise:
+        return known - stop * bt
+    queue_remove(e, seq)
+    set_state(e, seq, FETCHING)
+    t.of_seq[seq, SINCE] = e.now
+    return 0
+
+
+@inline
+def _begin(e, seq, hits, stop, link):
+    """Load blocks hits .. stop of a sequence, of which the device has the first `hits` (in the tier's row)."""
+    t, ops, count = e.tiers, e.operations, stop - hits
+    tier, row = t.host, t.host.row
+    at = open_row(ops, LOAD, seq, e.seqs.preemptions[seq], e.number, e.number)
+    _hold_prefix(e, row, hits, link)
+    if e.rules.cache_kind == RADIX:
+        if e.pool.num_free < count:
+            radix.evict(e.tree, e.pool, count)
+        ring_take(e.pool, row, hits, stop)
+    else:
+        block_hash.take(e.hashes, e.pool, row, hits, stop)
+    ops.rows[at, OP_HOLDS] = ops.rows[at, OP_OWNS] = 1
+    ops.rows[at, OP_NODE] = link
+    attach(ops, at, e.pool, row, 0, hits)
+    attach_target(ops, at, e.pool, row, hits, stop)
+    attach_tier(ops, at, tier.slots, hits, stop)
+    host.pin(tier, tier.slots, hits, count)
+    tier.counters[host.LOADED] += count
+    if t.layerwise:
+        _publish(e, at, seq, hits, stop, row)
+    num_bytes, fragments = count * t.block_bytes, count * t.block_fragments
+    work = transfer_ns(e.links.rates, t.link_up, num_bytes, fragments)
+    links.begin(e.links, ops, at, t.link_up, num_bytes, fragments, work, e.now)
+    if t.layerwise:
+        end = links.expected_end(e.links, ops, at)
+        if t.load_end <= e.now:
+            t.load_begin = end - ops.rows[at, OP_WORK]
+        t.load_end = max(t.load_end, end)
+
+
+@inline
+def _hold_prefix(e, row, hits, link):
+    """Hits of a lookup belong to an operation: nobody has had a reference to them, maybe."""
+    if e.rules.cache_kind == RADIX:
+        radix.lock(e.tree, link)
+    elif hits > 0:
+        block_hash.share(e.pool, row, hits)
+        block_hash.note(e.hashes, e.pool, SHARED_AGAIN, row, 0, hits, 0)
+
+
+@jit
+def _publish(e, at, seq, hits, stop, row):
+    """The target blocks of a load, row[hits:stop], become part of the device's prefix cache.
+
+    row and the tier's names hold the whole prefix. Under radix the tree owns them afterwards, and the operation holds
+    the longer path; what others have computed meanwhile is taken instead, and the loaded blocks go back.
+    """
+    ops, worth = e.operations, -e.seqs.priority[seq]
+    if e.shadow.owner.size > 1:
+        shadow.loaded(e, row, hits, stop)
+    if e.rules.cache_kind == RADIX:
+        fill_keys(e.block_keys, seq, 0, stop, e.keys)
+        old = ops.rows[at, OP_NODE]
+        node, _ = radix.insert(e.tree, e.pool, old, e.keys, row, hits, stop, worth, np.int64(0))
+        radix.lock(e.tree, node)
+        radix.unlock(e.tree, old)
+        ops.rows[at, OP_NODE] = node
+        ops.rows[at, OP_OWNS] = 0
+    else:
+        block_hash.register_all(e.hashes, e.pool, e.tiers.host.names, row, hits, stop)
+        block_hash.note(e.hashes, e.pool, REGISTERED, row, hits, stop, worth)
+
+
+@jit
+def loaded(e, at):
+    """A load has landed, or failed: what it held is let go, and its sequence waits again."""
+    t, ops, q = e.tiers, e.operations, e.seqs
+    rows, tier, seq = ops.rows, t.host, ops.rows[at, OP_OWNER]
+    host.unpin(tier, ops.blocks, rows[at, OP_TIER_FIRST], rows[at, OP_TIER_COUNT])
+    hits, count = rows[at, OP_COUNT], rows[at, OP_TARGET_COUNT]
+    row = tier.row
+    for i in range(hits):
+        row[i] = ops.blocks[rows[at, OP_FIRST] + i]
+    for i in range(count):
+        row[hits + i] = ops.blocks[rows[at, OP_TARGET_FIRST] + i]
+    detach_target(ops, at, e.pool)
+    is_there = rows[at, OP_STATE] == ENDED and q.namespace[seq] == t.of_seq[seq, NAMESPACE]
+    if not t.layerwise and is_there:
+        host.name_blocks(tier, e.block_keys, seq, q.namespace[seq], hits + count)
+        _publish(e, at, seq, hits, hits + count, row)
+    if rows[at, OP_OWNS] == 1:
+        _give_back(e, row, hits, hits + count)
+    let_go(
+        e.rules.cache_kind == RADIX, e.tree, e.hashes, e.pool, ops.blocks, rows[at, OP_FIRST], hits, rows[at, OP_NODE]
+    )
+    detach(ops, at, e.pool)
+    heard(ops, at)
+    if q.state[seq] == FETCHING and not t.layerwise:
+        if q.scheduled[seq] < 0:
+            t.of_seq[seq, WAIT_QUEUED] += e.now - t.of_seq[seq, SINCE]
+        set_state(e, seq, WAITING)
+        if e.rules.priority:
+            queue_by_urgency(e, seq)
+        else:
+            queue_by_arrival(e, seq)
+
+
+@inline
+def _give_back(e, row, start, stop):
+    """Blocks that only the operation owned: visible ones stay as cache."""
+    if e.rules.cache_kind == RADIX:
+        ring_give(e.pool, row, start, stop)
+    else:
+        blocks = row[start:stop]
+        list_give(e.pool, blocks, stop - start)
+        block_hash.note(e.hashes, e.pool, RELEASED, blocks, 0, stop - start, 0)
+
+
+@entry
+def stretch(e, duration):
+    """The planned step would take `duration` ns by itself: it takes wait_ns and slowed_ns more.
+
+    With L layers the step ends at the latest of: its own end; the load of the first layer and all computing; all
+    loading and the computing of the last layer. In between both are linear, so no other layer counts.
+    """
+    t, plan, rec, ops = e.tiers, e.plan, e.slots.rec, e.operations
+    host_ns = e.resources[HOST]
+    t.wait_ns = 0
+    start = e.now + host_ns
+    if e.overlap:
+        start = max(start, e.device_end)
+    busy = duration - host_ns
+    end = start + busy
+    if e.prefill_seqs > 0 and t.load_end > start:
+        load = t.load_end - t.load_begin
+        first = t.load_begin + load // t.layers + busy
+        last = t.load_end + busy // t.layers
+        t.wait_ns = max(max(first, last) - end, 0)
+        for row in range(e.num_plan):
+            slot = plan[row, PLAN_SLOT]
+            if rec[slot, PHASE] == IN_PREFILL and e.seqs.spent[rec[slot, SEQ], STEPS] < 0:
+                t.of_seq[rec[slot, SEQ], WAIT_IN_STEPS] += t.wait_ns
+    beside = min(
+        max(links.busy_until(e.links, ops, t.link_down), links.busy_until(e.links, ops, t.link_up)), end + t.wait_ns
+    )
+    t.slowed_ns = np.int64(t.slowdown * max(min(beside - start, busy), 0))
+    t.sum_wait_ns += t.wait_ns
+    t.sum_slowed_ns += t.slowed_ns
+
+
+@entry
+def landed(e, row):
+    """An operation between host and device has ended."""
+    if e.operations.rows[row, OP_KIND] == LOAD:
+        loaded(e, row)
+    else:
+        written(e, row)

@@ -1,0 +1,1 @@
+"""Where copies of blocks lie besides the device: host memory and storage."""

@@ -1,0 +1,63 @@
+"""The keys of `[tiers]` and `[links]`; without a size of the host there is no tier, and nothing of them is read."""
+
+from __future__ import annotations
+
+from ..core.keys import Key
+from .rules import HOST_EVICTION, LAYOUTS, LOADS, PRESET_RULES, WRITE_POLICIES
+
+_SHARING = ("fifo", "fair")
+
+TIER_KEYS: tuple[Key, ...] = (
+    Key(
+        "tiers.preset",
+        "choice",
+        "auto",
+        "",
+        "whose rules; auto = those of the preset's engine",
+        ("auto", *PRESET_RULES),
+    ),
+    Key(
+        "tiers.host.ratio",
+        "float",
+        0.0,
+        "",
+        "host memory, in sizes of the device's cache; 0 = no tier",
+        low=0,
+        high=1e6,
+    ),
+    Key("tiers.host.blocks", "int", 0, "blocks", "host memory; 0 = by ratio or bytes", low=0),
+    Key("tiers.host.bytes", "int", 0, "bytes", "host memory of a device; 0 = by ratio or blocks", low=0),
+    Key("tiers.host.write", "choice", "auto", "", "when a block is copied to the host", ("auto", *WRITE_POLICIES)),
+    Key("tiers.host.min_offers", "int", 2, "", "write_through_selective: offers from which a block is copied", low=2),
+    Key("tiers.host.outputs", "choice", "auto", "", "whether blocks of answers are copied, too", ("auto", "yes", "no")),
+    Key("tiers.host.eviction", "choice", "lru", "", "who leaves the host first", HOST_EVICTION),
+    Key(
+        "tiers.host.closed",
+        "choice",
+        "auto",
+        "",
+        "no block leaves before those that continue it",
+        ("auto", "yes", "no"),
+    ),
+    Key("tiers.host.load", "choice", "auto", "", "how hits on the host reach the device", ("auto", *LOADS)),
+    Key("tiers.host.min_load_tokens", "int", -1, "tokens", "fewer are computed; -1 = the engine's own", low=-1),
+    Key("tiers.host.layout", "choice", "layer_first", "", "of a block in host memory; decides its fragments", LAYOUTS),
+    Key(
+        "tiers.slowdown",
+        "float",
+        0.05,
+        "share",
+        "by which a step takes longer while a copy runs beside it",
+        low=0,
+        high=1,
+    ),
+)
+
+LINK_KEYS: tuple[Key, ...] = (
+    Key("links.host.down", "float", 0.0, "GB/s", "from device to host; 0 = 0.8 of the device's", low=0, high=1e6),
+    Key("links.host.up", "float", 0.0, "GB/s", "from host to device; 0 = 0.8 of the device's", low=0, high=1e6),
+    Key("links.host.setup_us", "float", 10.0, "us", "of every transfer", low=0, high=1e6),
+    Key("links.host.fragment_us", "float", 0.0, "us", "for each contiguous piece of a transfer", low=0, high=1e6),
+    Key("links.host.sharing", "choice", "fifo", "", "first in, first out; or all at once, equally", _SHARING),
+    Key("links.host.duplex", "choice", "full", "", "half: both directions share the link", ("full", "half")),
+)

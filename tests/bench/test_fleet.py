@@ -1,0 +1,115 @@
+"""A fleet from the command line: options, groups, what is printed and written, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli import call
+
+SMALL = ("run", "chat", "--num-prompts", "30", "--request-rate", "20", "-q")
+
+
+def run(tmp_path: Path, *options: str) -> Path:
+    assert call([*SMALL, *options, "-o", str(tmp_path / "out")]) == 0
+    return tmp_path / "out"
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_replicas_and_a_router(tmp_path, capsys):
+    folder = run(tmp_path, "--replicas", "3", "--router", "least-loaded", "--set", "router.decide_us=50")
+    out = capsys.readouterr().out
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert "router       least-loaded; a decision takes 0.050 ms" in out
+    engines = rows(folder / "engines.csv")
+    requests = rows(folder / "requests.csv")
+    assert [row["engine"] for row in engines] == ["0", "1", "2"]
+    for row in engines:
+        own = [r for r in requests if r["engine"] == row["engine"]]
+        assert len(own) == int(row["requests"]) > 0
+        assert sum(int(r["output_tokens"]) for r in own) == int(row["output_tokens"])
+        assert sum(int(r["cached_tokens"]) for r in own) == int(row["cached_tokens"])
+    assert {r["route_ms"] for r in requests} == {"0.050000"} == {r["time_route_ms"] for r in requests}
+    document = json.loads((folder / "run.json").read_text())
+    assert document["fleet"]["router"] == "least-loaded"
+    assert len(document["fleet"]["engines"]) == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--replicas", "2", "--router", "power-of-two"],
+        ["--set", "fleet.group=[{}, {device='a100'}]"],
+        ["--router", "least-loaded"],
+    ],
+)
+def test_it_runs_again_to_the_byte(tmp_path, options):
+    folder = run(tmp_path, *options)
+    before = {name: (folder / name).read_bytes() for name in ("requests.csv", "summary.csv", "engines.csv")}
+    assert call(["run", str(folder / "run.json"), "-q", "-o", str(tmp_path / "again")]) == 0
+    assert before == {name: (tmp_path / "again" / name).read_bytes() for name in before}
+
+
+def test_one_engine_leaves_no_table_of_engines(tmp_path):
+    folder = run(tmp_path, "--replicas", "2")
+    assert (folder / "engines.csv").exists()
+    run(tmp_path)
+    assert not (folder / "engines.csv").exists()
+    assert "engine" not in (folder / "requests.csv").read_text().splitlines()[0].split(",")
+
+
+def test_groups_are_engines_of_their_own(tmp_path):
+    path = tmp_path / "two-kinds.toml"
+    path.write_text(
+        """
+        [[fleet.group]]
+        name = "large"
+        replicas = 2
+
+        [[fleet.group]]
+        device = "a100"
+        cache.blocks = 700
+        """
+    )
+    assert call(["run", str(path), "--num-prompts", "20", "-q", "-o", str(tmp_path / "out")]) == 0
+    engines = rows(tmp_path / "out" / "engines.csv")
+    assert [row["group"] for row in engines] == ["large", "large", "device=a100, cache.blocks=700"]
+    assert engines[2]["blocks"] == "700" != engines[0]["blocks"]
+    busy = [float(row["busy_share"]) / int(row["steps"]) for row in engines]
+    assert busy[2] > busy[0]  # a slower device
+
+
+def test_many_engines_are_three_rows(capsys):
+    assert call([*SMALL, "--replicas", "12"]) == 0
+    out = capsys.readouterr().out
+    assert "of 12 engines" in out
+    assert "median" in out
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--replicas", "0"], "fleet.replicas"),
+        (["--router", "cleverest"], "router.policy"),
+        (["--replicas", "2", "--clock", "measured"], "a fleet runs on the modelled clock"),
+        (["--replicas", "2", "--cache-state", "warm"], "cache.state of a fleet is cold"),
+        (["--set", "router.load=reported"], "router.load has no effect on one engine"),
+        (["--replicas", "2", "--set", "router.load=reported"], "router.load has no effect under router.policy"),
+        (["--set", "fleet.group=[{replicas=0}]"], "[[fleet.group]] 1: replicas is a number of engines"),
+        (["--set", "fleet.group=[{arrivals={rate=3}}]"], "arrivals.rate is one for the whole fleet"),
+        (["--set", "fleet.group=[{cache={block=3}}]"], "cache.block"),
+        (["--set", "fleet.group=[{}]", "--replicas", "2"], "stands beside [[fleet.group]]"),
+    ],
+)
+def test_what_is_wrong_is_one_line(options, said, capsys):
+    assert call([*SMALL, *options]) == 2
+    err = capsys.readouterr().err.strip()
+    assert said in err, err
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,118 @@
+"""Host memory as a tier in the engine: integrity and shadow after every step, on both cache kinds and both loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvbench.cluster.simulation import Simulation
+from kvbench.core.errors import KvbenchError
+from kvbench.engine.settings import EngineSettings
+from kvbench.tiers.host import EVICTED, LOADED, WRITTEN
+from kvbench.tiers.rules import HostLink, LinkRules, TierRules
+from kvbench.tiers.state import HOST_TOKENS
+
+from ..reference.engine import Ask
+from . import systems
+from .compare import finish, small_tables
+from .test_against_reference import SYSTEMS
+from .test_clients import plain
+from .test_runs import EACH
+from .workloads import request_table
+
+
+def tier_rules(blocks: int = 400, block_ns: float = 2_000, **more) -> TierRules:
+    link = LinkRules(setup_ns=500, fragment_ns=block_ns)
+    return TierRules(host_blocks=blocks, host_link=HostLink(link, link), **more)
+
+
+def run(asks, system) -> Simulation:
+    simulation = Simulation(request_table(asks), system, small_tables())
+    finish(simulation)
+    return simulation
+
+
+@EACH
+@pytest.mark.parametrize("load", ["layerwise", "whole"])
+def test_what_the_device_has_lost_comes_back_from_the_host(system, load):
+    """The same prompt again, after others have filled the device: hits that only the host has."""
+    bt = system.block_tokens
+    asks = [plain(i, arrival_ns=1_000_000 * i, prompt=60, output=2) for i in range(4)]
+    asks.append(replace(asks[0], arrival_ns=9_000_000))
+    tight = replace(system, cache=replace(system.cache, num_blocks=-(-66 // bt) + 3), check=True)
+    alone = run(asks, tight)
+    tiered = run(asks, replace(tight, tiers=tier_rules(load=load, layers=4)))
+    assert alone.journal().cached_tokens[-1] == 0
+    assert tiered.journal().cached_tokens[-1] == 59 // bt * bt
+    e = tiered.engine
+    assert e.tiers.of_seq[-1, HOST_TOKENS] == 59 // bt * bt
+    assert e.tiers.host.counters[LOADED] == 59 // bt
+    assert e.tiers.host.counters[WRITTEN] >= 4 * (60 // bt)
+
+
+@st.composite
+def revisits(draw: st.DrawFn) -> tuple[list[Ask], int]:
+    """Prompts that come back to a few documents, through a device that holds one or two; and its tokens of memory."""
+    documents = [draw(st.integers(20, 70)) for _ in range(draw(st.integers(2, 4)))]
+    asks, now = [], 0
+    for i in range(draw(st.integers(6, 16))):
+        document = draw(st.integers(0, len(documents) - 1))
+        read = documents[document] - draw(st.sampled_from([0, 0, 3, 17]))
+        own = draw(st.integers(1, 12))
+        output = draw(st.integers(1, 25))
+        now += draw(st.sampled_from([0, 3_000, 40_000, 400_000, 400_000]))
+        ask = Ask([(1 + document, 0, read), (50 + i, 0, own)], [(100 + i, 0, output)], now, output, output)
+        ask.namespace, ask.priority = draw(st.integers(0, 1)) // 2, draw(st.integers(0, 2))
+        ask.cancel_ns = draw(st.sampled_from([None, None, None, 1_000, 20_000, 90_000]))
+        asks.append(ask)
+    largest = max(ask.num_prompt + ask.max_tokens for ask in asks)
+    return asks, largest + draw(st.integers(5, 60))
+
+
+def with_memory(system: EngineSettings, tokens: int) -> EngineSettings:
+    return replace(system, cache=replace(system.cache, num_blocks=-(-tokens // system.block_tokens) + 2))
+
+
+@pytest.mark.parametrize("load", ["layerwise", "whole"])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_random_workloads_with_a_host_tier(name, load):
+    """Integrity of both pools and the shadow after every step, and every sequence ends as it does without a tier."""
+
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @given(
+        SYSTEMS[name](False),
+        revisits(),
+        st.booleans(),
+        st.sampled_from([12, 300, 300]),
+        st.sampled_from([20, 20, 3_000, 150_000]),
+        st.sampled_from(["lru", "lfu", "fifo", "s3fifo", "sieve"]),
+        st.booleans(),
+        st.integers(1, 2),
+        st.booleans(),
+    )
+    def check(case: systems.Case, visits, overlap, blocks, block_ns, eviction, closed, min_offers, fair) -> None:
+        (asks, tokens), system = visits, case[1]
+        kind = "radix" if name == "sglang" else "hash"
+        system = with_memory(replace(system, cache=replace(system.cache, kind=kind)), tokens)
+        rules = tier_rules(blocks, block_ns, load=load, layers=3, eviction=eviction, closed=closed, slowdown=0.2)
+        rules = replace(rules, min_offers=min_offers, host_link=replace(rules.host_link, fair=fair, half_duplex=fair))
+        simulation = Simulation(
+            request_table(asks), replace(system, check=True, overlap=overlap, tiers=rules), small_tables()
+        )
+        try:
+            finish(simulation, 40_000)
+        except KvbenchError as error:
+            if "did not get the blocks" in str(error):  # SGLang dies there too
+                return
+            raise
+        journal = simulation.journal()
+        ended = journal.parts_ns[:, 0] >= 0
+        assert np.all(journal.parts_ns[ended] >= 0)
+        counters = simulation.engine.tiers.host.counters
+        assert counters[EVICTED] <= counters[WRITTEN]
+
+    check()
