@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +79,7 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
         len(fleet.members),
         shared.block_keys,
         first.block_tokens,
-        _prefill_ns(fleet, requests) if settings.policy in PREDICTING else None,
+        prefill_table([m.tables for m in fleet.members], requests) if settings.policy in PREDICTING else None,
         first.seed,
     )
     if fleet.router is None:
@@ -92,12 +93,12 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
     )
 
 
-def _prefill_ns(fleet: Fleet, requests: Requests) -> I64:
-    """(engines, points) ns of a prefill of so many steps of PREFILL_STEP tokens by each engine's own tables."""
+def prefill_table(tables: Sequence[CostTables], requests: Requests) -> I64:
+    """(engines, points) ns of a prefill of so many times PREFILL_STEP tokens by each engine's own tables."""
     points = int(requests.prompt_tokens.max()) // PREFILL_STEP + 2
-    out = np.zeros((len(fleet.members), points), np.int64)
-    for number, member in enumerate(fleet.members):
-        _fill_prefill_ns(member.tables, PREFILL_STEP, out[number])
+    out = np.zeros((len(tables), points), np.int64)
+    for number, of in enumerate(tables):
+        _fill_prefill_ns(of, PREFILL_STEP, out[number])
     return out
 
 
