@@ -4,7 +4,7 @@
     read, FMA    one wants bandwidth, the other the units that multiply and add
     FMA, FMA     both want these units, and each thread has its own
 
-The rule (costs.streams): at once takes the largest of what both want of a resource, summed, and what either takes alone.
+The rule (costs.streams): the largest of what both want of a resource, summed, and of what either takes alone.
 What a resource gives is measured with as many threads: bandwidth is shared by the cores, units are not.
 """
 
