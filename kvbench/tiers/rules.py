@@ -6,7 +6,20 @@ from dataclasses import dataclass, field
 
 WRITE_POLICIES = ("write_through", "write_through_selective")
 """When a block is copied to the host: once it is computed; once it was offered `min_offers` times."""
-HOST_EVICTION = ("lru", "lfu", "fifo", "mru", "filo", "slru", "s3fifo", "sieve", "lru-k", "cost-aware", "random")
+HOST_EVICTION = (
+    "lru",
+    "lfu",
+    "fifo",
+    "mru",
+    "filo",
+    "slru",
+    "s3fifo",
+    "sieve",
+    "lru-k",
+    "cost-aware",
+    "gdsf",
+    "random",
+)
 LOADS = ("layerwise", "whole")
 """layerwise: a request is admitted with its hits, and each layer of its prefill waits for that layer's KV. whole: it is
 admitted once all of it is there."""
