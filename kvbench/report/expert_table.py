@@ -40,7 +40,7 @@ PAYS = 0.02
 
 def expert_table(cases: Sequence[ExpertCase], held: str) -> str:
     """At most 100 columns."""
-    header = ["skew", "tokens", "redundant", "balance", "", "step ms", "saved", "paid after", "KV blocks", "pays"]
+    header = ["skew", "tokens", "redundant", "balance", "step ms", "saved", "paid after", "KV blocks", "pays"]
     rows = []
     for c in cases:
         paid = f"{c.paid_after:,.0f}" if c.paid_after < 1e6 else "never"
@@ -49,8 +49,7 @@ def expert_table(cases: Sequence[ExpertCase], held: str) -> str:
                 f"{c.skew:g}",
                 f"{c.tokens:,}",
                 f"{c.redundant}",
-                f"{c.even_before:.3f}",
-                f"{c.even_after:.3f}",
+                f"{c.even_before:.3f} -> {c.even_after:.3f}",
                 f"{c.step_ns / 1e6:,.2f}",
                 f"{100 * c.saved_share:+.1f} %",
                 paid,
