@@ -54,7 +54,7 @@ def read_incidents(tables: list[Mapping[str, Any]], num_engines: int) -> tuple[I
     found = []
     for i, table in enumerate(tables, 1):
         where = f"[[fleet.event]] {i}"
-        known = {"at_s": 0.0, "engine": -1, "kind": "", "down_s": 0.0, "factor": 0.0}
+        known: dict[str, Any] = {"at_s": 0.0, "engine": -1, "kind": "", "down_s": 0.0, "factor": 0.0}
         if unknown := [name for name in table if name not in known]:
             raise UsageError(f"{where}: unknown key {unknown[0]}; one of {', '.join(known)}")
         row = known | dict(table)
@@ -96,12 +96,12 @@ class Incidents:
     def __init__(self, incidents: tuple[Incident, ...], again: bool, world: World) -> None:
         """again: what an engine loses is sent again, else it fails."""
         self._again = again
-        self._world = world
+        self._world: Any = world  # its lists have types only in jitted code
         back = [Incident(i.at_ns + i.down_ns, i.engine, "add") for i in incidents if i.kind == "restart"]
         self._all = (*incidents, *back)
         for index, incident in enumerate(self._all):
             announce(world.clients, incident.at_ns, INCIDENT, index)
-        first = {}
+        first: dict[int, str] = {}
         for incident in incidents:
             first.setdefault(incident.engine, incident.kind)
         for engine, kind in first.items():
