@@ -18,6 +18,7 @@ from ..routing.build import decision_ns, make_router
 from ..routing.policies import no_verbs, verbs_of
 from ..routing.router import PREFILL_STEP
 from ..routing.settings import PREDICTING, RouterSettings
+from .incidents import Incident, check_incidents
 from .world import Routing
 
 
@@ -36,11 +37,15 @@ class Fleet:
 
     router       None = there is one engine, or one instance, and nobody has to choose
     is_instance  they are the ranks of one instance, which deals requests to them itself
+    incidents    what happens to engines
+    sends_again  what an engine loses when it restarts is routed again; else it fails
     """
 
     members: tuple[Member, ...]
     router: RouterSettings | None = None
     is_instance: bool = False
+    incidents: tuple[Incident, ...] = ()
+    sends_again: bool = False
 
     @property
     def settings(self) -> tuple[EngineSettings, ...]:
@@ -54,6 +59,8 @@ class Fleet:
         for name in ("block_tokens", "max_model_len"):
             if len({getattr(settings, name) for settings in self.settings}) > 1:
                 raise UsageError(f"the engines of a fleet share {name}; leave it out of [[fleet.group]]")
+        for settings in self.settings:
+            check_incidents(self.incidents, settings)
         cold = all(settings.cache.state == "cold" for settings in self.settings)
         if len(self.members) > 1 and not cold:
             raise UsageError(

@@ -9,19 +9,16 @@ load; the oracle too, which here knows the caches alone. `now` is the time of ar
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..cluster.fleet import prefill_table
+from ..cluster.fleet import Fleet, prefill_table
 from ..cluster.routing import listen_pointer, look_pointer
 from ..core.errors import UsageError
 from ..core.requests import I64
-from ..costs.tables import CostTables
 from ..engine.build import build_engine, share
-from ..engine.settings import EngineSettings
 from ..routing.build import make_router
 from ..routing.policies import verbs_of
 from ..routing.router import ENDED, FIRST_TOKEN, SENT
@@ -30,6 +27,7 @@ from ..scheduler.state import Engine
 from ..scheduler.state_columns import FAILED, REFUSED
 from .lone import run_alone, without_clock
 from .order import virtual_arrivals
+from .replay import check_replay
 from .shared import Offline
 
 IN_FLIGHT_EACH = 64
@@ -39,19 +37,21 @@ IN_FLIGHT_EACH = 64
 class LoneFleet:
     """Engines without a clock behind a router."""
 
-    def __init__(self, offline: Offline, settings: Sequence[EngineSettings], costs: CostTables, router: RouterSettings):
-        requests = offline.requests
+    def __init__(self, offline: Offline, fleet: Fleet):
+        requests, router = offline.requests, fleet.router or RouterSettings()
         if router.policy == "oracle":  # nothing is queued in an engine without a clock
             router = replace(router, policy="predicted-ttft", belief="truth", load="own")
-        first = without_clock(settings[0])
+        members = [(without_clock(m.settings), m.tables) for m in fleet.members]
+        first = members[0][0]
         shared = share(requests, first, offline.keys)
-        prefill = prefill_table([costs] * len(settings), requests) if router.policy in PREDICTING else None
+        prefill = prefill_table([tables for _, tables in members], requests) if router.policy in PREDICTING else None
         self.router = make_router(
-            router, shared.requests, len(settings), shared.block_keys, first.block_tokens, prefill, first.seed
+            router, shared.requests, len(members), shared.block_keys, first.block_tokens, prefill, first.seed
         )
         tells = bool(self.router.wants_events)
         self.engines: list[Engine] = [
-            build_engine(shared, without_clock(s), costs, number=i, tells_blocks=tells) for i, s in enumerate(settings)
+            build_engine(shared, settings, tables, number=number, tells_blocks=tells)
+            for number, (settings, tables) in enumerate(members)
         ]
         self.seqs = shared.seqs
         self._verbs = verbs_of(router)
@@ -84,40 +84,41 @@ class LoneFleet:
         self._verbs.hear(self.router, self.seqs, int(event), seq, engine, now)
 
 
-def replay_fleet(
-    offline: Offline, settings: Sequence[EngineSettings], costs: CostTables, router: RouterSettings
-) -> dict[str, Any]:
+def replay_fleet(offline: Offline, fleet: Fleet) -> dict[str, Any]:
     """Hit rates behind a router, of all engines and of each. UsageError: flushes, or an engine without a cache."""
-    if any(s.cache.kind == "none" for s in settings):
-        raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
+    for settings in fleet.settings:
+        check_replay(settings)
     requests = offline.requests
     if requests.flush_ns is not None and requests.flush_ns.size:
         raise UsageError("--cache-only with several engines knows no flushes; leave [[flush]] out")
-    fleet = LoneFleet(offline, settings, costs, router)
+    lone, num = LoneFleet(offline, fleet), len(fleet.members)
     with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
         for request in offline.order.tolist():
-            fleet.send(request)
-    seqs = fleet.seqs
+            lone.send(request)
+    seqs = lone.seqs
     counted = np.asarray(seqs.asked) * offline.counted[np.asarray(seqs.request)] == 1
-    engine = fleet.engine_of[np.asarray(seqs.request)]
+    engine = lone.engine_of[np.asarray(seqs.request)]
     prompt, cached = np.asarray(seqs.prompt), np.asarray(seqs.cached)
     hits, tokens = (
-        _by_engine(cached, engine, counted, len(settings)),
-        _by_engine(prompt, engine, counted, len(settings)),
+        _by_engine(cached, engine, counted, num),
+        _by_engine(prompt, engine, counted, num),
     )
     return {
         "requests": len(requests),
         "counted": int(offline.counted.sum()),
         "refused": int(np.isin(np.asarray(seqs.state), (REFUSED, FAILED)).sum()),
-        "engines": len(settings),
+        "engines": num,
+        "prompts_with_answers": offline.prompts_with_answers if offline.answers else 0,
+        "answers": offline.answers,
+        "warm_up": offline.warm_up,
         "hit_tokens": int(hits.sum()),
         "prompt_tokens": int(tokens.sum()),
         "hit_rate_tokens": float(hits.sum() / max(int(tokens.sum()), 1)),
         "hit_rate_engines": (hits / np.maximum(tokens, 1)).tolist(),
         "prompt_tokens_engines": tokens.tolist(),
-        "requests_engines": np.bincount(fleet.engine_of, minlength=len(settings)).tolist(),
-        "evicted_blocks": sum(int(e.pool.evicted) for e in fleet.engines),
-        "capacity_blocks": sum(s.cache.num_blocks for s in settings),
+        "requests_engines": np.bincount(lone.engine_of, minlength=num).tolist(),
+        "evicted_blocks": sum(int(e.pool.evicted) for e in lone.engines),
+        "capacity_blocks": sum(s.cache.num_blocks for s in fleet.settings),
     }
 
 

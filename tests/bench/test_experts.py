@@ -103,3 +103,21 @@ def test_the_same_run_again_is_the_same_and_another_seed_is_not(balanced):
 
 def section_files(result):
     return next(section.files for section in result.record.sections if section.name == "ranks")
+
+
+def test_the_command_tells_where_placing_anew_pays(capsys):
+    arguments = ["experts", "--model", "olmoe-1b-7b", "--dtype", "bf16", "--ep", "4", "--steps", "2", "-q"]
+    arguments += ["--set", "max_model_len=1000", "--redundant", "0,8"]
+    assert call([*arguments, "--skew", "0,1.2", "--tokens", "2,600", "--json"]) == 0
+    cases = json.loads(capsys.readouterr().out)["cases"]
+    assert [(c["skew"], c["tokens"], c["redundant"]) for c in cases] == [
+        (skew, tokens, redundant) for skew in (0.0, 1.2) for tokens in (2, 600) for redundant in (0, 8)
+    ]
+    assert not cases[0]["pays"]
+    assert cases[-1]["saved_ns"] > cases[-2]["saved_ns"] > 0
+    assert cases[-1]["even_after"] > cases[-1]["even_before"] + 0.1
+    assert cases[-1]["blocks"] < 1.0
+    assert call([*arguments, "--skew", "0", "--tokens", "2"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= WIDTH
+    assert call([*arguments, "--skew", "much"]) == 2
+    assert "write numbers with commas" in capsys.readouterr().err

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from kvbench.cluster.fleet import Fleet, Member
 from kvbench.core.errors import UsageError
+from kvbench.engine.settings import EngineSettings
 from kvbench.offline.fleet import replay_fleet
 from kvbench.offline.replay import replay_cache
 from kvbench.offline.shared import Offline
@@ -25,6 +27,10 @@ def asks(n: int = 60) -> list[Ask]:
     return [Ask([(1 + i * 7 % 5, 0, 28), (50 + i, 0, 3 + i % 4)], [(200 + i, 0, 4)], i, 4, 4) for i in range(n)]
 
 
+def fleet_of(systems: list[EngineSettings], router: RouterSettings) -> Fleet:
+    return Fleet(tuple(Member(system, small_tables()) for system in systems), router)
+
+
 def offline(some: list[Ask]) -> Offline:
     return Offline(request_table(some), 4)
 
@@ -33,14 +39,14 @@ def offline(some: list[Ask]) -> Offline:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_one_engine_behind_a_router_is_no_fleet(name, policy):
     alone = replay_cache(offline(asks()), SYSTEMS[name], small_tables())
-    fleet = replay_fleet(offline(asks()), [SYSTEMS[name]], small_tables(), RouterSettings(policy=policy))
+    fleet = replay_fleet(offline(asks()), fleet_of([SYSTEMS[name]], RouterSettings(policy=policy)))
     for figure in ("hit_tokens", "prompt_tokens", "evicted_blocks", "requests", "refused"):
         assert fleet[figure] == alone[figure], figure
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_turns_are_separate_replays_of_a_split(name):
-    fleet = replay_fleet(offline(asks()), [SYSTEMS[name]] * 3, small_tables(), RouterSettings())
+    fleet = replay_fleet(offline(asks()), fleet_of([SYSTEMS[name]] * 3, RouterSettings()))
     parts = [replay_cache(offline(asks()[i::3]), SYSTEMS[name], small_tables()) for i in range(3)]
     assert fleet["hit_tokens"] == sum(p["hit_tokens"] for p in parts)
     assert fleet["evicted_blocks"] == sum(p["evicted_blocks"] for p in parts)
@@ -55,11 +61,11 @@ def test_affinity_keeps_what_turns_lose(policy):
     hits = {}
     for name in ("round-robin", policy):
         router = RouterSettings(policy=name, bound=3.0) if name == "prefix-hash" else RouterSettings(policy=name)
-        hits[name] = replay_fleet(offline(asks(200)), [system] * 3, small_tables(), router)["hit_rate_tokens"]
+        hits[name] = replay_fleet(offline(asks(200)), fleet_of([system] * 3, router))["hit_rate_tokens"]
     assert hits[policy] > 1.3 * hits["round-robin"]
 
 
 def test_what_it_refuses():
     none = replace(VLLM, cache=replace(VLLM.cache, kind="none"))
     with pytest.raises(UsageError, match="has nothing to replay"):
-        replay_fleet(offline(asks()), [VLLM, none], small_tables(), RouterSettings())
+        replay_fleet(offline(asks()), fleet_of([VLLM, none], RouterSettings()))
