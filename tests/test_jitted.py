@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,37 +26,41 @@ def environment(**more: str) -> dict[str, str]:
     return env
 
 
-def pytest_again(*arguments: str, **more: str) -> None:
+def pytest_again(least: int, *arguments: str, **more: str) -> None:
+    """At least so many tests passed: what was skipped or found nothing to run has proved nothing."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment(**more), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed, done.stdout[-300:]
+    assert int(passed[1]) >= least, done.stdout[-300:]
 
 
 def test_recordings_and_costs_compiled():
-    pytest_again("tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py", "tests/prefix/test_optimum.py")
+    pytest_again(40, "tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py", "tests/prefix/test_optimum.py")
 
 
 def test_kv_writes_and_copies_compiled():
     """Raw addresses and vectors, where the plain path has NumPy: the same bits."""
-    pytest_again(*(f"tests/kernels/test_{name}.py" for name in ("quantise", "kv_write", "kv_copy", "limits")))
+    pytest_again(100, *(f"tests/kernels/test_{name}.py" for name in ("quantise", "kv_write", "kv_copy", "limits")))
 
 
 def test_eviction_policies_compiled():
     """Policies against plain Python, and those of a user's file with what numba says of them."""
-    chosen = "long_churn" if "KVBENCH_LONG" in os.environ else "long_churn and (slru or cost)"
-    pytest_again("tests/prefix/test_eviction.py", "-k", chosen)
-    pytest_again("tests/engine/test_own_policy.py", "-k", "not command_line")
+    least, chosen = (18, "long_churn") if "KVBENCH_LONG" in os.environ else (3, "long_churn and (slru or cost)")
+    pytest_again(least, "tests/prefix/test_eviction.py", "-k", chosen)
+    pytest_again(15, "tests/engine/test_own_policy.py", "-k", "not command_line")
 
 
 def test_the_model_compiled():
     """Float32 KV alone: other types are compiled in tests of the attention kernels."""
     files = ("tests/kernels/test_linear.py", "tests/kernels/test_elementwise.py", "tests/model")
-    pytest_again(*files, "-k", "linear or elementwise or plain_model or recorded or float32")
+    pytest_again(30, *files, "-k", "linear or elementwise or plain_model or recorded or float32")
 
 
 def test_attention_compiled():
     """Every test of vectors; attention with float32 and bf16 KV (`kvbench kernels --check` compiles all)."""
-    pytest_again("tests/kernels/test_simd.py", "tests/kernels/test_attention.py")
+    pytest_again(50, "tests/kernels/test_simd.py", "tests/kernels/test_attention.py")
 
 
 def test_a_real_model_says_the_same_whatever_the_cache_does():
@@ -70,11 +75,13 @@ def test_a_real_model_says_the_same_whatever_the_cache_does():
 @LONG
 def test_replays_of_traces_compiled():
     """Known rates, and every whole trace: a replay finds what a run finds."""
-    pytest_again("tests/offline/test_replay.py", "tests/offline/test_equal_to_runs.py", "-k", "conversation or trace")
+    pytest_again(
+        10, "tests/offline/test_replay.py", "tests/offline/test_equal_to_runs.py", "-k", "conversation or trace"
+    )
 
 
 def test_trace_info_compiled():
-    pytest_again("tests/bench/test_trace_info.py")
+    pytest_again(10, "tests/bench/test_trace_info.py")
 
 
 SET_BEAMS = ("--set", "cache.copy_on_write=true", "--set", "beam.width=2")
@@ -114,7 +121,7 @@ def test_compiled_and_plain_python_give_the_same_bytes(tmp_path, load):
 
 
 def test_no_index_of_the_tree_is_out_of_bounds():
-    pytest_again("tests/prefix/test_radix_golden.py", NUMBA_BOUNDSCHECK="1")
+    pytest_again(20, "tests/prefix/test_radix_golden.py", NUMBA_BOUNDSCHECK="1")
 
 
 @LONG

@@ -16,9 +16,9 @@ from ..experts.keys import EplbSettings, LoadSettings
 from ..experts.layout import Layout
 from ..experts.mixture import Mixture, Ranks
 from ..experts.popularity import Routing
-from ..report.experts import ExpertReport, LayerBalance, MoveRow, RankRow, StepRow
+from ..report.experts import ExpertReport, LayerBalance, MoveRow, RankRow, StepRow, StreamRow
 from ..workload.keys import FROM_SEED
-from .step_times import exchange_of_system
+from .step_times import exchange_of_system, streams_of
 from .system import System
 
 
@@ -53,6 +53,7 @@ def mixture_of(system: System) -> Mixture:
         _load_settings(config),
         _eplb_settings(config),
         config["seed"] if config["experts.seed"] == FROM_SEED else config["experts.seed"],
+        streams_of(system),
     )
 
 
@@ -101,6 +102,7 @@ def expert_report(simulation: LockstepSimulation) -> ExpertReport:
         moves=moves,
         layers=tuple(_layer_rows(mixture)),
         device_loads=np.array(r.loads[: len(steps)], np.int64).reshape(len(steps), -1),
+        streams=tuple(StreamRow(*kind, *found) for kind, found in sorted(mixture.gains.items())),
         notes=mixture.balancer.notes(),
     )
 

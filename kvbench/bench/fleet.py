@@ -136,6 +136,7 @@ def fleet_of(system: System, requests: Requests) -> Fleet | None:
     if not is_fleet(config):
         return None
     from ..cluster.fleet import Fleet, Member
+    from ..cluster.incidents import read_incidents
     from ..core.requests import NONE
     from .step_times import step_costs
     from .system import build_system
@@ -150,4 +151,5 @@ def fleet_of(system: System, requests: Requests) -> Fleet | None:
         engine = build_system(without_fleet(group.config), system.settings.record_steps)
         member = Member(engine.settings, step_costs(engine).tables, group.name)
         members += [member] * group.replicas
-    return Fleet(tuple(members), router)
+    incidents = read_incidents(config["fleet.event"], len(members))
+    return Fleet(tuple(members), router, incidents=incidents, sends_again=config["fleet.on_loss"] == "retry")

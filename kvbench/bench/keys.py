@@ -14,6 +14,7 @@ from ..costs.graph_keys import GRAPH_KEYS, SYNC_KEYS
 from ..costs.keys import COST_KEYS
 from ..costs.kv_format import KV_KEYS
 from ..costs.models import KV_BYTES, WEIGHT_BYTES
+from ..costs.stream_keys import STREAM_KEYS
 from ..experts.keys import EPLB_KEYS, EXPERT_KEYS
 from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
@@ -106,6 +107,7 @@ def key_tree() -> KeyTree:
         *COST_KEYS,
         *EXPERT_KEYS,
         *EPLB_KEYS,
+        *STREAM_KEYS,
         *FAULT_KEYS,
         *SLO_KEYS,
         *OFFLINE_KEYS,

@@ -6,10 +6,12 @@ from typing import Any
 
 from ..core.config import Config
 from ..core.requests import Requests
+from ..offline.fleet import replay_fleet
 from ..offline.replay import replay_cache
 from ..offline.shared import Offline
 from ..workload.build import build_workload
 from .configure import Configured
+from .fleet import fleet_of
 from .step_times import step_costs
 from .system import build_system
 
@@ -19,8 +21,11 @@ def replay(configured: Configured) -> dict[str, Any]:
     system = build_system(configured.config)
     requests, _ = build_workload(system.config.tree())
     requests.check()
-    costs = step_costs(system).tables
-    return replay_cache(offline_view(requests, system.config), system.settings, costs)
+    offline = offline_view(requests, system.config)
+    fleet = fleet_of(system, requests)
+    if fleet is not None:
+        return replay_fleet(offline, fleet)
+    return replay_cache(offline, system.settings, step_costs(system).tables)
 
 
 def offline_view(requests: Requests, config: Config) -> Offline:

@@ -226,10 +226,12 @@ def _with_ranks(record: RunRecord, simulation: Simulation) -> RunRecord:
 
     if not isinstance(simulation, LockstepSimulation):
         return record
+    from ..report.expert_files import rank_section
     from .experts import expert_report
 
     report = expert_report(simulation)
-    return replace(record, ranks=report, notes=(*record.notes, *report.notes))
+    section = rank_section(report)
+    return replace(record, sections=(*record.sections, section), notes=(*record.notes, *report.notes))
 
 
 def memory_lines(system: System) -> tuple[MemoryLine, ...]:

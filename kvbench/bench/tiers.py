@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..core.config import Config
+from ..core.config import DEFAULTS, Config
 from ..core.errors import UsageError
+from ..core.units import NS_PER_MS
 from ..costs.deployment import Deployment
 from ..costs.memory import MemoryBudget
 from ..costs.models import kv_heads_per_rank
 from ..scheduler.presets import find_preset
-from ..tiers.rules import PRESET_RULES, HostLink, LinkRules, TierRules, fragments_of
+from ..tiers.rules import PRESET_RULES, HostLink, LinkRules, StoreRules, TierRules, fragments_of
 
 HOST_LINK_SHARE = 0.8
 """Of the host link's bandwidth that large copies reach."""
@@ -43,6 +44,11 @@ def closed_tiers(config: Config) -> Config:
 def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> TierRules:
     """UsageError: they do not go together, or there is no link."""
     if not has_tiers(config):
+        for name in ("tiers.storage.blocks", "tiers.storage.bytes"):
+            if config[name]:
+                raise UsageError(
+                    f"{config.where[name]}: storage lies behind a host; set tiers.host.ratio, blocks or bytes, too"
+                )
         return TierRules()
     blocks = _host_blocks(config, budget)
     model, layout = deployment.model, config["tiers.host.layout"]
@@ -61,6 +67,43 @@ def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> 
         block_fragments=fragments_of(layout, config["block_tokens"], model.num_layers, heads, model.mla is not None),
         slowdown=config["tiers.slowdown"],
         host_link=_host_link(config, deployment),
+        store=_store(config, deployment, budget),
+    )
+
+
+def _store(config: Config, deployment: Deployment, budget: MemoryBudget) -> StoreRules:
+    """Storage keeps one copy of what every device of the engine has: their shares, or a latent once."""
+    s = config.section("tiers.storage")
+    ranks = 1 if deployment.model.mla is not None else deployment.tp
+    block_bytes = int(budget.block_bytes) * ranks
+    if s["blocks"] and s["bytes"]:
+        raise UsageError(
+            f"{config.where['tiers.storage.bytes']}: tiers.storage.blocks and tiers.storage.bytes both say how large "
+            "storage is; leave one out"
+        )
+    blocks = s["blocks"] or s["bytes"] // block_bytes
+    if s["bytes"] and blocks == 0:
+        where = config.where["tiers.storage.bytes"]
+        raise UsageError(f"{where}: tiers.storage.bytes = {s['bytes']:,} is less than a block ({block_bytes:,} bytes)")
+    tokens = config["block_tokens"]
+    if s["min_prefetch_tokens"] % tokens and config.where["tiers.storage.min_prefetch_tokens"] != DEFAULTS:
+        raise UsageError(
+            f"{config.where['tiers.storage.min_prefetch_tokens']}: tiers.storage.min_prefetch_tokens = "
+            f"{s['min_prefetch_tokens']} is no multiple of block_tokens = {tokens}"
+        )
+    link = config.section("links.storage")
+    down, up = (LinkRules(link["setup_us"] * 1e3, link["batch_us"] * 1e3, 1 / link[name]) for name in ("down", "up"))
+    return StoreRules(
+        blocks=blocks,
+        eviction=s["eviction"],
+        block_bytes=block_bytes,
+        batch_blocks=s["batch_blocks"],
+        min_prefetch_tokens=s["min_prefetch_tokens"],
+        stop=s["stop"],
+        timeout_ns=round(s["timeout_ms"] * NS_PER_MS),
+        timeout_token_ns=s["timeout_ms_per_ktoken"] * NS_PER_MS / 1024,
+        down=down,
+        up=up,
     )
 
 

@@ -23,6 +23,7 @@ from .capacity import capacity_command
 from .compare import ab_command, compare_command
 from .completion import completion_command
 from .device import device_command
+from .experts import experts_command
 from .gate import gate_command
 from .kernels import kernels_command
 from .machine import doctor_command, env_command
@@ -77,6 +78,7 @@ app.add_command(capacity_command, "capacity")
 app.add_command(sweep_command, "sweep")
 app.add_command(advise_command, "advise")
 app.add_command(policy_command, "policy")
+app.add_command(experts_command, "experts")
 app.add_command(env_command, "env")
 app.add_command(doctor_command, "doctor")
 app.add_command(device_command, "device")

@@ -33,6 +33,7 @@ SEEDS, BUDGET = 5, 24
     multiple=True,
     help="Tell from /metrics (once, or read twice) or a benchmark's result; nothing is run.",
 )
+@click.option("--plot", metavar="FILE", help="Draw what each change makes of the tail: .svg or .png.")
 @click.option(
     "-o", "--output", metavar="DIR", help="Write advice.json, advice.csv and, where a lever helps, best.toml."
 )
@@ -54,14 +55,34 @@ def advise_command(**parameters: Any) -> int:
 
     output = parameters["output"]
     folder = None if output is None else result_folder(Path(output), parameters["force"])
+    if parameters["plot"] is not None:
+        from ..report.plot import check_picture
+
+        check_picture(Path(parameters["plot"]))
     quiet_compiler(parameters["quiet"])
     found = _advice(parameters)
+    _draw(found, parameters)
     click.echo(_shown(found, parameters["as_json"]), nl=False)
     if folder is not None:
         names = _write(folder, found, parameters)
         if not parameters["quiet"]:
             say(f"wrote {', '.join(names)} to {folder}")
     return EXIT_OK
+
+
+def _draw(found: Advice, parameters: dict[str, Any]) -> None:
+    """The picture, where there is a change to draw."""
+    if parameters["plot"] is None:
+        return
+    from ..report.files import write_whole
+    from ..report.pictures.advice import advice_charts
+    from ..report.plot import picture
+
+    path, charts = Path(parameters["plot"]), advice_charts(found)
+    if charts:
+        write_whole(path, [picture(charts, path.suffix)])
+    if not parameters["quiet"]:
+        say(f"wrote {path}" if charts else "--plot: no change was tried, so there is nothing to draw")
 
 
 def _from_server(parameters: dict[str, Any]) -> int:

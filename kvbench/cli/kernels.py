@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @click.option("--threads", metavar="N", type=click.IntRange(1), help="Beside one; all processors by default.")
 @click.option("--memory", metavar="MB", type=click.IntRange(8), help="Of KV; 4 times the last cache by default.")
 @click.option("--check", is_flag=True, help="Compile every variant and compare it with float64 instead.")
-@click.option("--experiment", metavar="NAME", help="One of block-size, paged-contiguous, layout, kv-type instead.")
+@click.option(
+    "--experiment", metavar="NAME", help="One of block-size, paged-contiguous, layout, kv-type, streams instead."
+)
 @click.option("--plot", metavar="FILE", help="Draw the experiment: .svg or .png.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")

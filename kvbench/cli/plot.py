@@ -9,7 +9,10 @@ import click
 from ..core.errors import EXIT_OK, UsageError
 from .run import say
 
-WHAT = ("ratios", "cdf", "spectrum", "curve", "misses", "phases", "timeline", "occupancy", "hits", "batch", "accuracy")
+WHAT = (
+    *("ratios", "cdf", "spectrum", "curve", "misses", "phases", "timeline", "occupancy", "hits", "batch"),
+    *("experts", "devices", "accuracy"),
+)
 
 
 @click.command()

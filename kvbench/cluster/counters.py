@@ -13,12 +13,14 @@ from ..scheduler.state import Engine
 from .tiers import tier_counters
 
 
-def counters_of(engines: Sequence[Engine], settings: EngineSettings, now_ns: int) -> Counters:
+def counters_of(lives: Sequence[Sequence[Engine]], settings: EngineSettings, now_ns: int) -> Counters:
     """Sums over the engines; a mean over time is of each engine's own steps.
 
+    lives    of each engine: one that has restarted was another one before
     now_ns   of what happened last at the clients
     """
-    parts = [_read(e) for e in engines]
+    engines = [of_one[-1] for of_one in lives]
+    parts = [_together([_read(e) for e in of_one]) for of_one in lives]
     first = parts[0]
 
     def total(name: str) -> Any:
@@ -73,6 +75,16 @@ def counters_of(engines: Sequence[Engine], settings: EngineSettings, now_ns: int
         kv_external_mean=mean("external_us"),
         tiers=tier_counters(engines, settings),
     )
+
+
+def _together(lives: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the lives of an engine come to: sums, but for what there is at one time."""
+    last = lives[-1]
+    joined = {name: sum(life[name] for life in lives) for name in last}
+    return joined | {name: max(life[name] for life in lives) for name in _AT_ONE_TIME}
+
+
+_AT_ONE_TIME = ("now", "num_blocks", "used_peak", "is_calendar")
 
 
 def _read(engine: Engine) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..routing.build import decision_ns, make_router
 from ..routing.policies import no_verbs, verbs_of
 from ..routing.router import PREFILL_STEP
 from ..routing.settings import PREDICTING, RouterSettings
+from .incidents import Incident, check_incidents
 from .world import Routing
 
 
@@ -35,11 +37,15 @@ class Fleet:
 
     router       None = there is one engine, or one instance, and nobody has to choose
     is_instance  they are the ranks of one instance, which deals requests to them itself
+    incidents    what happens to engines
+    sends_again  what an engine loses when it restarts is routed again; else it fails
     """
 
     members: tuple[Member, ...]
     router: RouterSettings | None = None
     is_instance: bool = False
+    incidents: tuple[Incident, ...] = ()
+    sends_again: bool = False
 
     @property
     def settings(self) -> tuple[EngineSettings, ...]:
@@ -53,6 +59,8 @@ class Fleet:
         for name in ("block_tokens", "max_model_len"):
             if len({getattr(settings, name) for settings in self.settings}) > 1:
                 raise UsageError(f"the engines of a fleet share {name}; leave it out of [[fleet.group]]")
+        for settings in self.settings:
+            check_incidents(self.incidents, settings)
         cold = all(settings.cache.state == "cold" for settings in self.settings)
         if len(self.members) > 1 and not cold:
             raise UsageError(
@@ -71,7 +79,7 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
         len(fleet.members),
         shared.block_keys,
         first.block_tokens,
-        _prefill_ns(fleet, requests) if settings.policy in PREDICTING else None,
+        prefill_table([m.tables for m in fleet.members], requests) if settings.policy in PREDICTING else None,
         first.seed,
     )
     if fleet.router is None:
@@ -85,12 +93,12 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
     )
 
 
-def _prefill_ns(fleet: Fleet, requests: Requests) -> I64:
-    """(engines, points) ns of a prefill of so many steps of PREFILL_STEP tokens by each engine's own tables."""
+def prefill_table(tables: Sequence[CostTables], requests: Requests) -> I64:
+    """(engines, points) ns of a prefill of so many times PREFILL_STEP tokens by each engine's own tables."""
     points = int(requests.prompt_tokens.max()) // PREFILL_STEP + 2
-    out = np.zeros((len(fleet.members), points), np.int64)
-    for number, member in enumerate(fleet.members):
-        _fill_prefill_ns(member.tables, PREFILL_STEP, out[number])
+    out = np.zeros((len(tables), points), np.int64)
+    for number, of in enumerate(tables):
+        _fill_prefill_ns(of, PREFILL_STEP, out[number])
     return out
 
 

@@ -82,7 +82,7 @@ def tell(w, k, kind, subject, now):
     e = w.engines[k]
     post(e.inbox, kind, subject)
     if w.stepping[k] == 0:
-        w.ready[k] = min(w.ready[k], now)
+        w.ready[k] = min(w.ready[k], max(now, e.now))  # on the measured clock a step that landed may have ended later
 
 
 @inline

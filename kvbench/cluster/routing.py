@@ -54,6 +54,7 @@ def decide(w, seq, now):
             w.listen(w.engines[k], router, now)
     k = w.route(router, c.seqs, seq, now)
     if k < 0:
+        c.seqs.engine[seq] = NO_ENGINE
         close(c, seq, FAILED, now)
         return
     c.seqs.engine[seq] = k

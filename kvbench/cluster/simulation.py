@@ -43,9 +43,10 @@ from ..scheduler.state_columns import (
 from .counters import counters_of
 from .fleet import Fleet, Member, routing_of
 from .flush import Flushes
+from .incidents import Incidents
 from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
 from .tiers import fetches, tier_columns
-from .world import make_world
+from .world import NO_INCIDENT, make_world
 
 _SLICE_STEPS = 20_000
 
@@ -113,13 +114,9 @@ class Simulation:
         verbs = {unit.name: unit for of in self.fleet.settings for unit in units(of)}
         helpers = begin((*verbs.values(), UNIT))
         self.arrivals = of_fleet(requests, self.fleet.settings)
-        shared = share(requests, settings, taken=self.arrivals)
-        routed = self.fleet.router is not None
-        events = self.fleet.router is not None and belief_of(self.fleet.router) == "events"
-        self.engines: list[Engine] = [
-            build_engine(shared, member.settings, member.tables, number=number, tells_first=routed, tells_blocks=events)
-            for number, member in enumerate(self.fleet.members)
-        ]
+        self._shared = shared = share(requests, settings, taken=self.arrivals)
+        self.engines: list[Engine] = [self._new_engine(number) for number in range(len(self.fleet.members))]
+        self._retired: list[tuple[Engine, list[int]]] = []  # with their rows_before
         clients = make_clients(
             shared.requests,
             shared.seqs,
@@ -134,9 +131,22 @@ class Simulation:
             announce(clients, 0, REPORT, 0)
         for index, time_ns in enumerate(self._flushes.times):
             announce(clients, time_ns, FLUSH, index)
+        self._incidents = Incidents(self.fleet.incidents, self.fleet.sends_again, self.world)
         self._reached_time = False
         self._rows_before: list[list[int]] = [[] for _ in self.engines]  # of gaps, before each phase that has begun
         self.num_sequences = requests.num_sequences
+
+    def _new_engine(self, number: int) -> Engine:
+        """One that is empty."""
+        member, router = self.fleet.members[number], self.fleet.router
+        return build_engine(
+            self._shared,
+            member.settings,
+            member.tables,
+            number=number,
+            tells_first=router is not None,
+            tells_blocks=router is not None and belief_of(router) == "events",
+        )
 
     @property
     def engine(self) -> Engine:
@@ -176,13 +186,26 @@ class Simulation:
         return advance(self.world, until_ns, max_steps)
 
     def _act(self) -> None:
-        """What the loop leaves to Python, on the engine that has its turn."""
+        """What the loop leaves to Python, mostly on the engine that has its turn."""
+        if self.world.incident != NO_INCIDENT:
+            self._have_incident()
+            return
         number = int(self.world.at)
         kind, subject = divmod(int(self.engines[number].control), 1 << 32)
         if kind == FLUSH:
             self._flushes.carry_out(self.engines[number], subject)
         else:
             self._rows_before[number].append(int(self.engines[number].journal.rows))
+
+    def _have_incident(self) -> None:
+        incident = self._incidents.carry_out(int(self.world.incident))
+        self.world.incident = NO_INCIDENT
+        if incident.kind == "restart":
+            number, new = incident.engine, self._new_engine(incident.engine)
+            begun = self._rows_before[number]
+            self._retired.append((self.engines[number], begun))
+            self._incidents.replaced_by(number, new, incident.at_ns)
+            self.engines[number], self._rows_before[number] = new, [0] * len(begun)
 
     def _check_landed(self) -> None:
         stepping = self.world.stepping
@@ -210,7 +233,7 @@ class Simulation:
         if not self.requests.excluded:
             return None
         phases = []
-        for engine, begun in zip(self.engines, self._rows_before, strict=True):
+        for engine, begun in (*self._retired, *zip(self.engines, self._rows_before, strict=True)):
             rows = np.arange(int(engine.journal.rows))
             phases.append(np.maximum(np.searchsorted(begun, rows, side="right") - 1, 0))
         return np.concatenate(phases)
@@ -248,7 +271,7 @@ class Simulation:
             generated[running] = e.slots.rec[q["slot"][running], GENERATED]
         sample = np.arange(status.size) - q["first"][q["request"]]
         heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
-        journals = [e.journal.read() for e in self.engines]
+        journals = [e.journal.read() for e in (*(old for old, _ in self._retired), *self.engines)]
         parts = parts_of(q, status, self.fleet.settings, self._waits(status), fetches(self.engines, q["engine"]))
         return core_journal.Journal(
             request_index=q["request"][heard],
@@ -304,13 +327,17 @@ class Simulation:
 
     def counters(self) -> Counters:
         """Totals so far, of all engines."""
-        return counters_of(self.engines, self.settings, int(self.world.now))
+        return counters_of(self._lives(), self.settings, int(self.world.now))
 
     def counters_by_engine(self) -> list[Counters]:
         """The same, of each."""
         now = int(self.world.now)
-        members = zip(self.engines, self.fleet.members, strict=True)
-        return [counters_of([e], member.settings, now) for e, member in members]
+        members = zip(self._lives(), self.fleet.members, strict=True)
+        return [counters_of([lives], member.settings, now) for lives, member in members]
+
+    def _lives(self) -> list[list[Engine]]:
+        """Of each engine, the present one last."""
+        return [[*(old for old, _ in self._retired if old.number == e.number), e] for e in self.engines]
 
     def first_keys(self) -> I64:
         """(sequences,) the first block of each in its namespace, by a number; NEVER: it fills no block."""

@@ -12,7 +12,16 @@ from ..engine.attribution import Fetch
 from ..engine.settings import EngineSettings
 from ..scheduler.state import Engine
 from ..tiers.host import EVICTED, LOADED, REFUSED, WRITTEN
-from ..tiers.state import HOST_TOKENS, WAIT_IN_STEPS, WAIT_QUEUED
+from ..tiers.state import (
+    ARRIVED_BLOCKS,
+    ASKED_BLOCKS,
+    HOST_TOKENS,
+    STORE_TOKENS,
+    STORED_BLOCKS,
+    TRUNCATED_BLOCKS,
+    WAIT_IN_STEPS,
+    WAIT_QUEUED,
+)
 
 
 def fetches(engines: Sequence[Engine], engine_of: I64) -> Fetch | None:
@@ -26,8 +35,11 @@ def tier_columns(engines: Sequence[Engine], engine_of: I64, cached: I64) -> dict
     rows = _of_seq(engines, engine_of)
     if rows is None:
         return {}
+    lower = np.minimum(rows[:, HOST_TOKENS], cached)
+    stored = np.minimum(rows[:, STORE_TOKENS], lower)
     return {
-        "cached_host_tokens": np.minimum(rows[:, HOST_TOKENS], cached),
+        "cached_host_tokens": lower - stored,
+        "cached_storage_tokens": stored,
         "fetch_wait_ns": rows[:, WAIT_QUEUED] + rows[:, WAIT_IN_STEPS],
     }
 
@@ -50,6 +62,9 @@ def tier_counters(engines: Sequence[Engine], settings: EngineSettings) -> TierCo
         return None
     links = engines[0].links.read()
     host = sum(t.host.counters for t in tiered)
+    counts = sum(t.counts for t in tiered)
+    has_store = tiered[0].store_up >= 0
+    store = ([tiered[0].store_down], [tiered[0].store_up]) if has_store else ([], [])
     down, up = [t.link_down for t in tiered], [t.link_up for t in tiered]
     return TierCounters(
         host_blocks=sum(int(t.host.content.size) - 1 for t in tiered),
@@ -65,4 +80,13 @@ def tier_counters(engines: Sequence[Engine], settings: EngineSettings) -> TierCo
         busy_up_ns=int(links["busy_ns"][up].sum()),
         exposed_ns=sum(int(t.sum_wait_ns) for t in tiered),
         slowed_ns=sum(int(t.sum_slowed_ns) for t in tiered),
+        store_blocks=int(tiered[0].store.content.size) - 1,
+        asked=int(counts[ASKED_BLOCKS]),
+        arrived=int(counts[ARRIVED_BLOCKS]),
+        truncated=int(counts[TRUNCATED_BLOCKS]),
+        stored=int(counts[STORED_BLOCKS]),
+        store_bytes_down=int(links["bytes"][store[0]].sum()),
+        store_bytes_up=int(links["bytes"][store[1]].sum()),
+        store_busy_down_ns=int(links["busy_ns"][store[0]].sum()),
+        store_busy_up_ns=int(links["busy_ns"][store[1]].sum()),
     )

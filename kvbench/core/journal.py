@@ -121,6 +121,8 @@ class TierCounters:
     written, refused, evicted, loaded   blocks: given a slot on the host for a copy, offered and given none, evicted
                  from the host, brought back to the device
     bytes_*, busy_*   of the link between device and host, and the time it needs for them; down: copies out
+    asked, arrived, truncated, stored   blocks that prefetches asked storage for, that came, that they ended without;
+                 written to storage. store_*: of it and its links
     exposed_ns   how much longer steps took because loads had not arrived; slowed_ns: because copies ran beside them
     """
 
@@ -137,6 +139,15 @@ class TierCounters:
     busy_up_ns: int
     exposed_ns: int
     slowed_ns: int
+    store_blocks: int
+    asked: int
+    arrived: int
+    truncated: int
+    stored: int
+    store_bytes_down: int
+    store_bytes_up: int
+    store_busy_down_ns: int
+    store_busy_up_ns: int
 
 
 @dataclass(frozen=True)

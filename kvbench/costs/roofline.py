@@ -65,12 +65,25 @@ class Rank:
 
     def matmul_ns(self, matmul: Matmul, tokens: F64) -> F64:
         """One weight matrix (all its layers): products against weights and activations moved."""
+        products, moved = self._bounds(matmul, tokens)
+        return np.maximum(products, moved)
+
+    def _bounds(self, matmul: Matmul, tokens: F64) -> tuple[F64, F64]:
+        """ns by products, ns by bytes."""
         one = matmul.inputs * matmul.outputs
         passes = tokens * matmul.experts_per_token
         moved = _experts_touched(matmul, tokens) * (one * matmul_bytes(matmul, self.deployment.dtype))
         moved = moved + passes * ((matmul.inputs + matmul.outputs) * WIDE_BYTES)
         rate = self.wide_flops_per_ns if matmul.wide else self.flops_per_ns
-        return matmul.layers * np.maximum(2.0 * one * passes / rate, moved / self.bytes_per_ns)
+        return matmul.layers * (2.0 * one * passes / rate), matmul.layers * (moved / self.bytes_per_ns)
+
+    def matmul_bounds(self, tokens: float) -> list[tuple[str, int, float, float]]:
+        """(name, layers, ns by products, ns by bytes) of every matrix that depends on tokens."""
+        at, found = np.array(float(tokens)), []
+        for matmul in matmuls(self.deployment.model, self.deployment.tp):
+            products, moved = self._bounds(matmul, at)
+            found.append((matmul.name, matmul.layers, float(products), float(moved)))
+        return found
 
     def linear_ns(self, tokens: F64) -> F64:
         """All matrices that depend on tokens alone: routed experts that are spread over ranks do not."""

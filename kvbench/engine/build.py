@@ -39,7 +39,7 @@ from ..scheduler.state_columns import (
 )
 from ..scheduler.waiting_order import HRRN, LPM, ORDERS, SHORTEST_PREFILL, order_of
 from ..tiers.rules import HostLink, LinkRules, TierRules
-from ..tiers.state import make_tiers
+from ..tiers.state import Storage, make_storage, make_tiers
 from .arrival import Arrivals, arrivals
 from .forking import check_requests, with_beams
 from .lineage import lineage_table
@@ -76,6 +76,7 @@ class Shared:
     block_keys: BlockKeys
     operations: Operations
     links: Links
+    storage: Storage
     beam_rank: I64
     """(sequences,) place of a beam among its request's at t = 0."""
 
@@ -96,7 +97,10 @@ def share(
         keys = block_keys(requests, settings.block_tokens)
     seqs = _sequences(requests, settings, taken or arrivals(requests, settings))
     rank = np.arange(seqs.request.size) - seqs.first[seqs.request]
-    return Shared(requests, seqs, keys, make_operations(), make_links(), rank)
+    links = make_links()
+    longest = int((requests.prompt_tokens + requests.output_tokens).max()) // settings.block_tokens + 2
+    storage = make_storage(settings.tiers.store, links, longest, settings.seed)
+    return Shared(requests, seqs, keys, make_operations(), links, storage, rank)
 
 
 def _pool_kind(settings: EngineSettings) -> str:
@@ -156,6 +160,7 @@ def build_engine(
         "links": shared.links,
         "tiers": make_tiers(
             _tier_rules(settings),
+            shared.storage,
             shared.links,
             num,
             num_slots,

@@ -15,6 +15,7 @@ from ..scheduler import (
     copy_on_write,
     fetching,
     overlapped,
+    prefetching,
     prefill_first,
     prefill_first_calendar,
     reservation,
@@ -162,8 +163,11 @@ class Moving:
 NOTHING_MOVES = Moving(shadow.ignore, shadow.ignore, shadow.ignore_row, shadow.ignore_row)
 BACKUP = replace(NOTHING_MOVES, after=backup.write, landed=backup.written)
 TIERS = Moving(fetching.prepare, backup.write, fetching.landed, fetching.stretch)
+STORAGE = replace(TIERS, before=prefetching.prepare, landed=prefetching.landed)
 
 
 def moving_of(engine: Engine) -> Moving:
     """Compiled only where something moves."""
+    if engine.rules.tiered and engine.tiers.store_up >= 0:
+        return STORAGE
     return TIERS if engine.rules.tiered else BACKUP if engine.rules.backs_up else NOTHING_MOVES

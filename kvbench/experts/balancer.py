@@ -69,6 +69,8 @@ class Balancer:
         self.clock = VllmClock(settings.window, settings.interval)
         self.history: list[Rearrangement] = []
         self.collect_ns = 0
+        self.static_pause_ns = 0
+        """What a synchronous move from the first map to the one of t = 0 would take."""
         self._planned: Placement | None = None
         self._pending: list[_Pending] = []
         self._pause_ns = 0
@@ -87,7 +89,9 @@ class Balancer:
         """The map of t = 0 from the loads of a window before the run. load: (layers, experts)."""
         old = self.tables.experts.copy()
         placed = self.policy(load[None], self.layout, old)
-        self.history.append(self._described(0, 0, load, placed, self._moves(placed)))
+        moves = self._moves(placed)
+        self.history.append(self._described(0, 0, load, placed, moves))
+        self.static_pause_ns = self._pause_of([self._move_ns(of_layer) for of_layer in moves])
         self.tables = tables_of(placed, self.layout, self.is_nearest)
         self.history[-1].layers = self.layers
 
@@ -137,22 +141,29 @@ class Balancer:
             made.kept = f"balancedness {made.before:.3f} is above eplb.threshold"
             made.moves = made.num_bytes = 0
             return
-        decide = round(self.settings.decide_us * 1e3 * self.layers * self.layout.slots)
         times = [self._move_ns(of_layer) for of_layer in moves]
         if self.settings.mode == "dynamic-sync":
-            made.pause_ns = decide + round(sum(times))
+            made.pause_ns = self._pause_of(times)
             made.ready_ns = now_ns + made.pause_ns
             self._pause_ns += made.pause_ns
             for layer in range(self.layers):
                 self.tables.switch(layer, placed, len(self.history), self.settings.fault)
             made.layers = self.layers
             return
-        ready, self._planned = float(now_ns + decide), placed
+        ready, self._planned = float(now_ns + self._decide_ns), placed
         for layer, ns in enumerate(times):
             ready += ns / self.settings.async_share
             self._pending.append(_Pending(layer, round(ready)))
         made.ready_ns = round(ready)
         self.clock.moving = True
+
+    @property
+    def _decide_ns(self) -> int:
+        return round(self.settings.decide_us * 1e3 * self.layers * self.layout.slots)
+
+    def _pause_of(self, times: list[float]) -> int:
+        """Decided, then every layer moved. times: ns of each layer's transfers."""
+        return self._decide_ns + round(sum(times))
 
     def _described(
         self, step: int, now_ns: int, load: F64, placed: Placement, moves: list[list[Move]]

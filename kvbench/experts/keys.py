@@ -72,6 +72,6 @@ EPLB_KEYS: tuple[Key, ...] = (
     Key("eplb.replicas", "choice", "even", "", "which replica a token goes to", REPLICAS),
     Key("eplb.collect_us", "float", 20.0, "us", "a step's loads gathered, in steps that are recorded", low=0.0),
     Key("eplb.decide_us", "float", 10.0, "us", "host time of a decision, for each slot of each layer", low=0.0),
-    Key("eplb.async_share", "float", 0.2, "", "of the links, for moves beside the steps", low=0.01, high=1.0),
+    Key("eplb.async_share", "float", 0.2, "", "of the links, for moves beside the steps", low=0.01, high=0.9),
     Key("eplb.fault", "choice", "none", "", "a fault that is planted on purpose", EPLB_FAULTS),
 )

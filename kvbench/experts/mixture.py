@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..costs.exchange import LOW_LATENCY, NORMAL, Exchange
+from ..costs.streams import Demand, Streams
 from . import draws, pricing
 from .balancer import Balancer
 from .keys import EplbSettings, LoadSettings
@@ -70,7 +71,11 @@ class Mixture:
         load: LoadSettings,
         eplb: EplbSettings,
         seed: int,
+        streams: Streams | None = None,
     ) -> None:
+        self.streams = streams
+        self.gains: dict[tuple[bool, str, str], tuple[int, float]] = {}
+        """(with prefill, which streams, what decides) -> steps, ns saved."""
         self.routing, self.layout, self.ranks, self.exchange = routing, layout, ranks, exchange
         self.popularity = Popularity(load, routing, seed)
         self.balancer = Balancer(layout, routing.layers, eplb, exchange)
@@ -148,12 +153,32 @@ class Mixture:
                 self._of_devices,
                 self._together,
             )
+        if self.streams is not None:
+            self._run_streams(self.streams, tokens, both[PREFILL] > 0, terms)
         self._note(now_ns, pause, both[PREFILL] > 0)
         self.balancer.after_step(index, now_ns, self._of_slots, is_real=True)
         experts, exchange = round(float(self._together[0])), round(float(self._together[1]))
         self.experts_ns += experts
         self.exchange_ns += exchange
         return experts + exchange, pause
+
+    def _run_streams(self, streams: Streams, tokens: I64, has_prefill: bool, terms: F64) -> None:
+        """What streams save, or cost, comes off what all wait for."""
+        times, x, layers = self.exchange.times, self.exchange, self.routing.layers
+        widest, of_devices = int(tokens.sum(1).max()), self._of_devices.sum(0)
+        active = np.count_nonzero(self._of_slots.reshape(layers, self.layout.ranks, -1), axis=(0, 2))
+        weights = active + of_devices * x.activation
+        compute, memory = float(of_devices.max()) * times.token_ns, float(weights.max()) * times.read_ns
+        routed = Demand(compute, memory, float(self._together[1]))
+        for name, gain in (
+            ("shared expert", streams.shared(widest, routed)),
+            ("two batches", streams.two_batch(widest, routed, layers * x.fixed_ns)),
+        ):
+            if gain.decides:
+                steps, saved = self.gains.get((has_prefill, name, gain.decides), (0, 0.0))
+                self.gains[has_prefill, name, gain.decides] = (steps + 1, saved + gain.ns)
+                terms[:, pricing.FIXED] -= gain.ns
+                self._together[1] = max(float(self._together[1]) - gain.ns, 0.0)
 
     def _fill_slots(self, index: int, counts: I64) -> None:
         t = self.balancer.tables

@@ -39,6 +39,9 @@ from .operations import (
     Operations,
 )
 
+FIFO, FAIR, DELAY = range(3)
+"""How a queue is worked off. DELAY: it is no link, each operation takes its own time beside the others."""
+
 VIRTUAL = 1 << 12
 """Units of virtual time in a ns: rounding delays an operation by no more than its neighbours / 4096 ns."""
 
@@ -51,7 +54,7 @@ class Links:
     queue        (l,) the queue of a link
     up           (l,) 0: the link is down, what moves over it fails
     bytes, fragments, begun, busy_ns   (l,) given to it so far, in how many operations; ns of the link that they take
-    fair         (q,) 1 = shared equally, 0 = first in, first out
+    fair         (q,) FIFO, FAIR or DELAY
     head, tail   (q,) first and last operation of a queue, linked by OP_NEXT
     active       (q,) operations in a queue
     virtual      (q,) virtual time at `since` (fair); since: (q,) ns
@@ -81,7 +84,7 @@ def make_links() -> Links:
 
 
 def add_link(
-    links: Links, setup_ns: float, fragment_ns: float, ns_per_byte: float, fair: bool = False, beside: int = -1
+    links: Links, setup_ns: float, fragment_ns: float, ns_per_byte: float, fair: int = FIFO, beside: int = -1
 ) -> int:
     """A new link. Returns its number.
 
@@ -137,11 +140,21 @@ def begin(links, ops, row, link, num_bytes, fragments, work, now):
     links.fragments[link] += fragments
     links.begun[link] += 1
     links.busy_ns[link] += work
-    if links.fair[queue] == 1:
+    if links.fair[queue] == FAIR:
         _join(links, ops, row, queue, work, now)
+    elif links.fair[queue] == DELAY:
+        _wait_out(links, ops, row, queue, work, now)
     else:
         _line_up(links, ops, row, queue, work, now)
     _find_next(links, ops)
+
+
+@jit
+def _wait_out(links, ops, row, queue, work, now):
+    """Beside all others: into the list by its end."""
+    rows = ops.rows
+    rows[row, OP_END] = now + work
+    _insert(links, ops, row, queue)
 
 
 @jit
@@ -166,8 +179,14 @@ def _join(links, ops, row, queue, work, now):
     if n > 0:
         links.virtual[queue] += (now - links.since[queue]) * VIRTUAL // n
     links.since[queue] = now
-    end = links.virtual[queue] + work * VIRTUAL
-    rows[row, OP_END] = end
+    rows[row, OP_END] = links.virtual[queue] + work * VIRTUAL
+    _insert(links, ops, row, queue)
+
+
+@jit
+def _insert(links, ops, row, queue):
+    """Into the list of a queue by its end, behind those that end then, too."""
+    rows, end = ops.rows, ops.rows[row, OP_END]
     before, after = np.int64(NO_ROW), links.head[queue]
     while after != NO_ROW and rows[after, OP_END] <= end:
         before, after = after, rows[after, OP_NEXT]
@@ -178,7 +197,7 @@ def _join(links, ops, row, queue, work, now):
         rows[before, OP_NEXT] = row
     if after == NO_ROW:
         links.tail[queue] = row
-    links.active[queue] = n + 1
+    links.active[queue] += 1
 
 
 @jit
@@ -187,7 +206,7 @@ def _end_of(links, ops, queue):
     head = links.head[queue]
     if head == NO_ROW:
         return NEVER_NS
-    if links.fair[queue] == 0:
+    if links.fair[queue] != FAIR:
         return ops.rows[head, OP_END]
     left = max(ops.rows[head, OP_END] - links.virtual[queue], 0) * links.active[queue]
     return links.since[queue] + (left + VIRTUAL - 1) // VIRTUAL
@@ -198,7 +217,7 @@ def expected_end(links, ops, row):
     """When a moving operation ends if no other one comes to its link."""
     rows = ops.rows
     queue = links.queue[rows[row, OP_LINK]]
-    if links.fair[queue] == 0:
+    if links.fair[queue] != FAIR:
         return rows[row, OP_END]
     end, before, n = links.since[queue], links.virtual[queue], links.active[queue]
     at = links.head[queue]
@@ -207,13 +226,6 @@ def expected_end(links, ops, row):
         if at == row:
             return end
         before, n, at = rows[at, OP_END], n - 1, rows[at, OP_NEXT]
-
-
-@jit
-def busy_until(links, ops, link):
-    """When the queue of a link has nothing left to do if nothing comes; 0: it is idle."""
-    tail = links.tail[links.queue[link]]
-    return np.int64(0) if tail == NO_ROW else expected_end(links, ops, tail)
 
 
 @jit
@@ -235,7 +247,7 @@ def _end_next(links, ops):
     links.head[queue] = rows[row, OP_NEXT]
     if links.head[queue] == NO_ROW:
         links.tail[queue] = NO_ROW
-    if links.fair[queue] == 1:
+    if links.fair[queue] == FAIR:
         links.virtual[queue] = max(links.virtual[queue], rows[row, OP_END])
         links.since[queue] = now
     links.active[queue] -= 1

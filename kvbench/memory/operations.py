@@ -48,8 +48,10 @@ from ..kernels.rows import doubled
     OP_TIER_COUNT,
     OP_SEQ,
     OP_START,
-) = range(28)
-OP_COLUMNS = 28
+    OP_STORE_FIRST,
+    OP_STORE_COUNT,
+) = range(30)
+OP_COLUMNS = 30
 # NEXT          of the queue of its link, of the free rows. NUMBER: of its beginning, from 1; rows are used again
 # OWNER         the sequence that waits for it, or NOBODY. ATTEMPT: which of its attempts, so that a late end is known
 # SOURCE, TARGET   number of an engine, or ELSEWHERE; *_EPOCH: how often that engine had started
@@ -57,15 +59,16 @@ OP_COLUMNS = 28
 # NODE          of a radix tree, that it holds. HOLDS: 1 = its engine holds the source's blocks for it
 # WORK          ns of the link for itself; BEGIN, END: when it was given to the link, and when it was there
 # HEARERS       engines that have not heard of its end yet. OWNS: 1 = the target's blocks are nobody else's
-# TIER_FIRST, TIER_COUNT   slots of a tier in Operations.blocks
+# TIER_FIRST, TIER_COUNT   slots of the host in Operations.blocks; STORE_*: of storage
 # SEQ, START    the sequence whose blocks START .. START + COUNT these are, where its keys name them
 
 FREE_ROW, RESERVED, MOVING, DRAINING, ENDED, FAILED = (np.int64(i) for i in range(6))
 """OP_STATE. RESERVED has no link yet."""
 
-BACKUP, LOAD, PREFETCH, STORE, SEND, WEIGHT = (np.int64(i) for i in range(6))
-"""OP_KIND: device to host, host to device, store to host, host to store; KV between engines; weights between ranks."""
-KIND_NAMES = ("backup", "load", "prefetch", "store", "send", "weight")
+BACKUP, LOAD, PREFETCH, STORE, SEND, WEIGHT, TIMER = (np.int64(i) for i in range(7))
+"""OP_KIND: device to host, host to device, store to host, host to store; KV between engines; weights
+between ranks; nothing but time."""
+KIND_NAMES = ("backup", "load", "prefetch", "store", "send", "weight", "timer")
 
 NOBODY = np.int64(-1)
 ELSEWHERE = np.int64(-1)
@@ -74,7 +77,7 @@ NO_ROW = np.int64(-1)
 
 @struct
 class Operations:
-    """rows: (capacity, 28), see the columns. n blocks in all.
+    """rows: (capacity, 30), see the columns. n blocks in all.
 
     free_head    first of the free rows, linked by NEXT; NO_ROW = none
     open, begun  rows in use; operations opened so far
@@ -141,6 +144,13 @@ def attach_tier(ops, row, slots, start, stop):
 
 
 @jit
+def attach_store(ops, row, slots, start, stop):
+    """It reads or writes slots[start:stop] of storage."""
+    first = _add(ops, slots, start, stop)
+    ops.rows[row, OP_STORE_FIRST], ops.rows[row, OP_STORE_COUNT] = first, stop - start
+
+
+@jit
 def _add_blocks(ops, pool, table, start, stop):
     first, in_flight = _add(ops, table, start, stop), pool.in_flight
     for i in range(start, stop):
@@ -167,13 +177,14 @@ def _move_together(ops, n):
     live = np.int64(0)
     for row in range(rows.shape[0]):
         if rows[row, OP_STATE] != FREE_ROW:
-            live += rows[row, OP_COUNT] + rows[row, OP_TARGET_COUNT] + rows[row, OP_TIER_COUNT]
+            live += rows[row, OP_COUNT] + rows[row, OP_TARGET_COUNT]
+            live += rows[row, OP_TIER_COUNT] + rows[row, OP_STORE_COUNT]
     blocks = np.zeros(max(old.size, 2 * (live + n)), np.int32)
     filled = np.int64(0)
     for row in range(rows.shape[0]):
         if rows[row, OP_STATE] == FREE_ROW:
             continue
-        for column in (OP_FIRST, OP_TARGET_FIRST, OP_TIER_FIRST):
+        for column in (OP_FIRST, OP_TARGET_FIRST, OP_TIER_FIRST, OP_STORE_FIRST):
             first = rows[row, column]
             rows[row, column] = filled
             for i in range(rows[row, column + 1]):

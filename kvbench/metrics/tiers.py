@@ -10,10 +10,10 @@ from ..core.journal import FINISHED, NEVER, Counters, Journal
 from ..core.units import NS_PER_MS, NS_PER_S
 from .percentiles import Distribution, distribution
 
-HOST_TOKENS, FETCH_WAIT = "cached_host_tokens", "fetch_wait_ns"
+HOST_TOKENS, STORE_TOKENS, FETCH_WAIT = "cached_host_tokens", "cached_storage_tokens", "fetch_wait_ns"
 """Columns of a journal of a run with tiers."""
 
-SOURCES = ("computed", "device", "host")
+SOURCES = ("computed", "device", "host", "storage")
 """Where the first tokens of a prompt came from: the lowest tier that gave any."""
 
 Scalars = dict[str, tuple[float | int | None, str]]
@@ -30,7 +30,8 @@ class TierSummary:
 def source_of(journal: Journal) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """(sequences,) index into SOURCES."""
     from_host = journal.columns[HOST_TOKENS] > 0
-    return np.where(from_host, 2, np.where(journal.cached_tokens > 0, 1, 0))
+    from_above = np.where(from_host, 2, np.where(journal.cached_tokens > 0, 1, 0))
+    return np.where(journal.columns[STORE_TOKENS] > 0, 3, from_above)
 
 
 def tier_summary(journal: Journal) -> TierSummary:
@@ -50,14 +51,15 @@ def tier_scalars(journal: Journal, counters: Counters, wall_ns: int) -> Scalars:
     if t is None:
         return {}
     summary = tier_summary(journal)
-    host = int(journal.columns[HOST_TOKENS].sum())
+    host, stored = (int(journal.columns[name].sum()) for name in (HOST_TOKENS, STORE_TOKENS))
     admitted = max(int(counters.admitted_prompt_tokens), 1)
     wait = int(journal.columns[FETCH_WAIT].sum())
     new_bytes = (int(counters.prefill_tokens) + int(counters.decode_tokens)) * t.block_bytes // max(t.block_tokens, 1)
     out: Scalars = {
         "host_blocks": (t.host_blocks, "blocks"),
         "hit_rate_host": (host / admitted, "share of prompt tokens"),
-        "hit_rate_device": ((int(counters.matched_tokens) - host) / admitted, "share of prompt tokens"),
+        "hit_rate_storage": (stored / admitted, "share of prompt tokens"),
+        "hit_rate_device": ((int(counters.matched_tokens) - host - stored) / admitted, "share of prompt tokens"),
         "fetch_wait": (wait / NS_PER_S, "s"),
         "fetch_exposed_in_steps": (t.exposed_ns / NS_PER_S, "s"),
         "slowed_by_copies": (t.slowed_ns / NS_PER_S, "s"),
@@ -70,6 +72,16 @@ def tier_scalars(journal: Journal, counters: Counters, wall_ns: int) -> Scalars:
         "host_link_up_bytes": (t.bytes_up, "bytes"),
         "host_link_down_busy": (t.busy_down_ns / wall_ns if wall_ns else None, "share of duration"),
         "host_link_up_busy": (t.busy_up_ns / wall_ns if wall_ns else None, "share of duration"),
+        "storage_blocks": (t.store_blocks, "blocks"),
+        "storage_written_blocks": (t.stored, "blocks"),
+        "prefetch_asked": (t.asked, "blocks"),
+        "prefetch_arrived": (t.arrived, "blocks"),
+        "prefetch_truncated": (t.truncated, "blocks"),
+        "prefetch_wasted": (max(t.arrived - stored // max(t.block_tokens, 1), 0), "blocks"),
+        "storage_link_down_bytes": (t.store_bytes_down, "bytes"),
+        "storage_link_up_bytes": (t.store_bytes_up, "bytes"),
+        "storage_link_down_busy": (t.store_busy_down_ns / wall_ns if wall_ns else None, "share of duration"),
+        "storage_link_up_busy": (t.store_busy_up_ns / wall_ns if wall_ns else None, "share of duration"),
     }
     for name in SOURCES:
         d = summary.ttft[name]

@@ -63,6 +63,17 @@ class LayerBalance:
 
 
 @dataclass(frozen=True)
+class StreamRow:
+    """Steps of a kind in which two streams ran, what decided, and ns that they saved (below 0: lost)."""
+
+    has_prefill: bool
+    name: str
+    decides: str
+    steps: int
+    saved_ns: float
+
+
+@dataclass(frozen=True)
 class ExpertReport:
     """steps, step_ns: of the instance. The rest from `settings` on where experts are spread.
 
@@ -84,6 +95,7 @@ class ExpertReport:
     moves: tuple[MoveRow, ...] = ()
     layers: tuple[LayerBalance, ...] = ()
     device_loads: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    streams: tuple[StreamRow, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -97,6 +109,7 @@ def expert_lines(report: ExpertReport) -> list[tuple[str, str]]:
         ("", _share_line(report)),
         ("balance", _balance_line(report)),
     ]
+    rows += [("streams", _stream_line(s)) for s in report.streams]
     if report.moves:
         rows += [("EPLB", line) for line in _move_lines(report)]
     return rows
@@ -145,6 +158,14 @@ def _balance_line(r: ExpertReport) -> str:
         elif of:
             parts.append(f"{name} {balance_of(of):.3f}")
     return "; ".join(parts) + " (mean / fullest device)"
+
+
+def _stream_line(s: StreamRow) -> str:
+    kind = "with prefill" if s.has_prefill else "decode"
+    each = s.saved_ns / s.steps / 1e3
+    what = "the longer of the two alone" if s.decides == "chain" else s.decides
+    does = "saves" if each >= 0 else "loses"
+    return f"{s.name}, {kind}: {does} {abs(each):,.0f} us a step in {s.steps:,} ({what} decides)"
 
 
 def _move_lines(r: ExpertReport) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import KvbenchError, UsageError
 
-OF_SOME = ("engines.csv",)
+OF_SOME = ("engines.csv", "ranks.csv", "experts.csv", "eplb.csv")
 """Tables that only some runs have."""
 
 WRITTEN = (

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..metrics.latency import Summary
-from .experts import ExpertReport
 
 SCHEMA = 1
 """Of every file; rises when a column or key changes its meaning."""
@@ -53,7 +52,6 @@ class RunRecord:
     measured      measured clock: (name, text) of what was measured beside latencies
     copy_on_write, allocation   rules of the cache that the table shows more of
     slo           bounds of the goodput, as --goodput takes them
-    ranks         of ranks that step together
     complete      False when the run was interrupted
     sections      what only some runs have
     """
@@ -87,5 +85,4 @@ class RunRecord:
     slo: str = ""
     measured: tuple[tuple[str, str], ...] = ()
     step_error: str = ""
-    ranks: ExpertReport | None = None
     sections: tuple[Section, ...] = ()

@@ -26,7 +26,15 @@ _COUNTS = {
     "evicted_blocks": "while requests were counted",
     "capacity_blocks": "of the cache; 0 = no bound",
     "seconds": "that the replay took",
+    "engines": "behind the router",
 }
+
+_ENGINES_SHOWN = 8
+"""More engines are shown by the least, the median and the most."""
+_FLEET_LOAD = (
+    "load needs a clock: here a request is in flight, without a first token, until 64 others an engine have been sent. "
+    "A run with --replicas has real queues"
+)
 
 
 def answers_rule(figures: Mapping[str, Any]) -> str:
@@ -78,6 +86,8 @@ def replay_table(figures: Mapping[str, Any]) -> str:
     rates = [[name, f"{figures[name]:.4f}", text] for name, text in said.items() if name.startswith("hit_rate_")]
     counts = [[name, _count(figures[name]), text] for name, text in _COUNTS.items() if name in figures]
     tables = [grid(["", "", "rule"], rows, ("left", "right", "left")) for rows in (rates, counts)]
+    if "engines" in figures:
+        tables.append(_engines(figures))
     return "\n\n".join([*tables, replay_notes(figures)]) + "\n"
 
 
@@ -85,7 +95,18 @@ def replay_notes(figures: Mapping[str, Any]) -> str:
     """What holds for all rates, and what the bounds are."""
     said = rules(figures)
     texts = [f"{name}: {said[name]}." for name in ("answers", "warm_up", "refused") if name in said]
-    return "\n\n".join(map(note, [*texts, REPLAY_BOUNDS]))
+    return "\n\n".join(map(note, [*texts, _FLEET_LOAD if "engines" in figures else REPLAY_BOUNDS]))
+
+
+def _engines(figures: Mapping[str, Any]) -> str:
+    """Requests and hit rate of every engine, or the spread of each over many."""
+    columns = [figures["requests_engines"], figures["hit_rate_engines"]]
+    names = [str(i) for i in range(figures["engines"])]
+    if len(names) > _ENGINES_SHOWN:
+        columns = [[min(values), sorted(values)[len(values) // 2], max(values)] for values in columns]
+        names = ["min", "median", "max"]
+    rows = [[name, f"{requests:,}", f"{rate:.4f}"] for name, requests, rate in zip(names, *columns, strict=True)]
+    return grid(["engine", "requests", "hit_rate_tokens"], rows)
 
 
 def replay_document(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ..core.printable import printable
 from ..metrics.latency import Summary
 from ..metrics.percentiles import SMALLEST_FOR_P99, Distribution
-from .experts import expert_lines
 from .record import RunRecord
 from .tiers_table import tier_lines
 
@@ -37,7 +36,6 @@ def run_table(record: RunRecord) -> str:
         _latencies(record.summary),
         *(section.text for section in record.sections),
         labelled(_cache(record)),
-        labelled(expert_lines(record.ranks) if record.ranks is not None else []),
         labelled(list(record.measured)),
         labelled(_memory(record)),
     ]

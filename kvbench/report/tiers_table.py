@@ -18,9 +18,9 @@ def tier_lines(s: Summary) -> list[tuple[str, str]]:
     return [
         (
             "hits by tier",
-            f"device {_percent(s['hit_rate_device'])}, host {_percent(s['hit_rate_host'])} of prompt tokens; "
-            f"requests: {s['requests_host']:,} host, {s['requests_device']:,} device, "
-            f"{s['requests_computed']:,} neither",
+            f"device {_percent(s['hit_rate_device'])}, host {_percent(s['hit_rate_host'])}, storage "
+            f"{_percent(s['hit_rate_storage'])} of prompt tokens; requests by the lowest: "
+            f"{', '.join(f'{count(s, name)} {name}' for name in reversed(SOURCES))}",
         ),
         (
             "host tier",
@@ -34,6 +34,7 @@ def tier_lines(s: Summary) -> list[tuple[str, str]]:
             f"down {_gigabytes(s['host_link_down_bytes'])}, busy {_percent(s['host_link_down_busy'])} of the time; "
             f"up {_gigabytes(s['host_link_up_bytes'])}, busy {_percent(s['host_link_up_busy'])}",
         ),
+        *_storage(s),
         (
             "fetch wait",
             f"{_decimal(s['fetch_wait'], 3)} s over all sequences; steps were "
@@ -41,6 +42,29 @@ def tier_lines(s: Summary) -> list[tuple[str, str]]:
             f"{_decimal(s['slowed_by_copies'], 3)} s for copies beside them",
         ),
         ("TTFT by tier", "; ".join(_ttft(s, name) for name in SOURCES if s[f"requests_{name}"])),
+    ]
+
+
+def count(s: Summary, source: str) -> str:
+    """Requests of a source."""
+    return f"{s[f'requests_{source}']:,}"
+
+
+def _storage(s: Summary) -> list[tuple[str, str]]:
+    if not s["storage_blocks"]:
+        return []
+    return [
+        (
+            "storage",
+            f"{s['storage_blocks']:,} blocks: {s['storage_written_blocks']:,} written; prefetch asked for "
+            f"{s['prefetch_asked']:,}, {s['prefetch_arrived']:,} came "
+            f"({s['prefetch_wasted']:,} too late or for nobody), {s['prefetch_truncated']:,} given up",
+        ),
+        (
+            "storage link",
+            f"down {_gigabytes(s['storage_link_down_bytes'])}, busy {_percent(s['storage_link_down_busy'])} of the "
+            f"time; up {_gigabytes(s['storage_link_up_bytes'])}, busy {_percent(s['storage_link_up_busy'])}",
+        ),
     ]
 
 

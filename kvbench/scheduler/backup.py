@@ -90,6 +90,7 @@ def _write(e, row):
     num_bytes, fragments = count * t.block_bytes, count * t.block_fragments
     work = transfer_ns(e.links.rates, t.link_down, num_bytes, fragments)
     links.begin(e.links, ops, row, t.link_down, num_bytes, fragments, work, e.now)
+    t.copy_ns += work
 
 
 @jit

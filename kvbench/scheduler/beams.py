@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit
 from ..prefix import block_hash
+from ..prefix.ranked import REGISTERED
 from .forks import fork, let_go
 from .state_columns import (
     CHAIN,
@@ -132,7 +133,7 @@ def publish_result(e, slot, seq):
     rec = e.slots.rec
     full, start = rec[slot, COMPUTED] // e.rules.block_tokens, rec[slot, PUBLISHED]
     if e.rules.cache_kind == HASHED and full > start:
-        block_hash.publish(
-            e.hashes, e.pool, e.block_keys, seq, rec[slot, CHAIN], e.slots.table[slot], start, full, e.keys
-        )
+        row = e.slots.table[slot]
+        block_hash.publish(e.hashes, e.pool, e.block_keys, seq, rec[slot, CHAIN], row, start, full, e.keys)
+        block_hash.note(e.hashes, e.pool, REGISTERED, row, start, full, -e.seqs.priority[seq])
         rec[slot, PUBLISHED] = full

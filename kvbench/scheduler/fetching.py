@@ -136,6 +136,7 @@ def _begin(e, seq, hits, stop, link):
     num_bytes, fragments = count * t.block_bytes, count * t.block_fragments
     work = transfer_ns(e.links.rates, t.link_up, num_bytes, fragments)
     links.begin(e.links, ops, at, t.link_up, num_bytes, fragments, work, e.now)
+    t.copy_ns += work
     if t.layerwise:
         end = links.expected_end(e.links, ops, at)
         if t.load_end <= e.now:
@@ -228,7 +229,7 @@ def stretch(e, duration):
     With L layers the step ends at the latest of: its own end; the load of the first layer and all computing; all
     loading and the computing of the last layer. In between both are linear, so no other layer counts.
     """
-    t, plan, rec, ops = e.tiers, e.plan, e.slots.rec, e.operations
+    t, plan, rec = e.tiers, e.plan, e.slots.rec
     host_ns = e.resources[HOST]
     t.wait_ns = 0
     start = e.now + host_ns
@@ -245,10 +246,9 @@ def stretch(e, duration):
             slot = plan[row, PLAN_SLOT]
             if rec[slot, PHASE] == IN_PREFILL and e.seqs.spent[rec[slot, SEQ], STEPS] < 0:
                 t.of_seq[rec[slot, SEQ], WAIT_IN_STEPS] += t.wait_ns
-    beside = min(
-        max(links.busy_until(e.links, ops, t.link_down), links.busy_until(e.links, ops, t.link_up)), end + t.wait_ns
-    )
-    t.slowed_ns = np.int64(t.slowdown * max(min(beside - start, busy), 0))
+    beside = min(t.copy_ns, busy)  # what was copied since the step before, and what is left from then
+    t.copy_ns -= beside
+    t.slowed_ns = np.int64(t.slowdown * beside)
     t.sum_wait_ns += t.wait_ns
     t.sum_slowed_ns += t.slowed_ns
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from ..core.jit import inline, jit
 from ..memory.pool import list_give
-from ..prefix.block_hash import root_hash, share, take
+from ..prefix.block_hash import note, root_hash, share, take
+from ..prefix.ranked import RELEASED
 from . import kv
 from .queues import close_slot
 from .state_columns import (
@@ -94,6 +95,7 @@ def _copy(e, row, at):
     take(e.hashes, e.pool, row, at, at + 1)
     e.due_blocks[0] = source
     list_give(e.pool, e.due_blocks, np.int64(1))
+    note(e.hashes, e.pool, RELEASED, e.due_blocks, 0, 1, 0)  # it may be visible, and nobody's any more
     e.copies[e.num_copies, COPY_SOURCE] = source
     e.copies[e.num_copies, COPY_DESTINATION] = row[at]
     e.num_copies += 1

@@ -32,6 +32,7 @@ EVICTION = {
     "sieve": "oldest first, but spared once by a hand that goes round if used since it came by",
     "lru-k": "by the last use but one (K = 2); used once only goes first",
     "cost-aware": "least uses x recompute time per block (from the step times) above the cache's age",
+    "gdsf": "least uses per block above the cache's age (greedy dual, size, frequency)",
     "tlru": "ends of conversations that cost no turn its TTFT, then least recently used (radix)",
     "random": "each as likely as any other, by `seed`",
 }

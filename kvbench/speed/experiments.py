@@ -25,6 +25,7 @@ from .memory import Memory, shuffled_tables
 from .peer import torch_decode
 from .probes import Probe, Progress, Timing, time_rounds
 from .sizes import Sizes
+from .streams import streams
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -249,4 +250,5 @@ EXPERIMENTS: dict[str, Callable[[Memory, Sequence[int], Measure], Experiment]] =
     "paged-contiguous": _paged_contiguous,
     "layout": _layout,
     "kv-type": _kv_type,
+    "streams": streams,
 }

@@ -1,4 +1,4 @@
-"""Host memory as a tier: copies of blocks under the chain hash of the prefix that each of them ends.
+"""Host memory, or storage, as a tier: copies of blocks under the chain hash of the prefix that each of them ends.
 
     find        how far the tier continues a prefix that the device has
     reserve     a slot for a copy that is about to be written, evicting if need be: COPYING
@@ -122,23 +122,35 @@ def is_wanted(tier, slot):
     return slot == NO_SLOT or (tier.state[slot] == COPYING and tier.order.nodes[slot, LOCK] == 0)
 
 
-@jit
+@inline
 def find(tier, start, stop):
+    """The same for its own names."""
+    return find_names(tier, tier.names, start, stop)
+
+
+@jit
+def find_names(tier, names, start, stop):
     """Confirmed copies of names[start:stop], from the first on without a gap, into slots. Returns where they end."""
     for i in range(start, stop):
-        slot = slot_of(tier, tier.names[i])
+        slot = slot_of(tier, names[i])
         if slot == NO_SLOT or tier.state[slot] != CONFIRMED:
             return i
         tier.slots[i] = slot
     return stop
 
 
-@jit
+@inline
 def touch(tier, start, stop):
+    """The same for its own names."""
+    touch_names(tier, tier.names, start, stop)
+
+
+@jit
+def touch_names(tier, names, start, stop):
     """Copies of names[start:stop] were of use; the last first, so that tails leave before heads."""
     order, nodes = tier.order, tier.order.nodes
     for i in range(stop - 1, start - 1, -1):
-        slot = slot_of(tier, tier.names[i])
+        slot = slot_of(tier, names[i])
         if slot != NO_SLOT:
             order.clock += 1
             nodes[slot, ACCESS] = order.clock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.keys import Key
-from .rules import HOST_EVICTION, LAYOUTS, LOADS, PRESET_RULES, WRITE_POLICIES
+from .rules import HOST_EVICTION, LAYOUTS, LOADS, PRESET_RULES, STOP_POLICIES, WRITE_POLICIES
 
 _SHARING = ("fifo", "fair")
 
@@ -42,6 +42,14 @@ TIER_KEYS: tuple[Key, ...] = (
     Key("tiers.host.load", "choice", "auto", "", "how hits on the host reach the device", ("auto", *LOADS)),
     Key("tiers.host.min_load_tokens", "int", -1, "tokens", "fewer are computed; -1 = the engine's own", low=-1),
     Key("tiers.host.layout", "choice", "layer_first", "", "of a block in host memory; decides its fragments", LAYOUTS),
+    Key("tiers.storage.blocks", "int", 0, "blocks", "storage behind the host, for all engines; 0 = by bytes", low=0),
+    Key("tiers.storage.bytes", "int", 0, "bytes", "storage behind the host; 0 = by blocks, or none", low=0),
+    Key("tiers.storage.eviction", "choice", "lru", "", "who leaves storage first", HOST_EVICTION),
+    Key("tiers.storage.batch_blocks", "int", 128, "blocks", "in one transfer from or to storage", low=1),
+    Key("tiers.storage.min_prefetch_tokens", "int", 256, "tokens", "fewer are not fetched ahead", low=0),
+    Key("tiers.storage.stop", "choice", "timeout", "", "when a prefetch ends", tuple(STOP_POLICIES)),
+    Key("tiers.storage.timeout_ms", "float", 2000.0, "ms", "of stop = timeout, from the queue on", low=0, high=1e9),
+    Key("tiers.storage.timeout_ms_per_ktoken", "float", 100.0, "ms", "more for 1,024 tokens", low=0, high=1e9),
     Key(
         "tiers.slowdown",
         "float",
@@ -59,5 +67,9 @@ LINK_KEYS: tuple[Key, ...] = (
     Key("links.host.setup_us", "float", 10.0, "us", "of every transfer", low=0, high=1e6),
     Key("links.host.fragment_us", "float", 0.0, "us", "for each contiguous piece of a transfer", low=0, high=1e6),
     Key("links.host.sharing", "choice", "fifo", "", "first in, first out; or all at once, equally", _SHARING),
+    Key("links.storage.down", "float", 5.0, "GB/s", "from the host to storage", low=0.001, high=1e6),
+    Key("links.storage.up", "float", 10.0, "GB/s", "from storage to the host", low=0.001, high=1e6),
+    Key("links.storage.setup_us", "float", 100.0, "us", "of every transfer", low=0, high=1e6),
+    Key("links.storage.batch_us", "float", 100.0, "us", "for each batch of a transfer", low=0, high=1e6),
     Key("links.host.duplex", "choice", "full", "", "half: both directions share the link", ("full", "half")),
 )

@@ -6,7 +6,20 @@ from dataclasses import dataclass, field
 
 WRITE_POLICIES = ("write_through", "write_through_selective")
 """When a block is copied to the host: once it is computed; once it was offered `min_offers` times."""
-HOST_EVICTION = ("lru", "lfu", "fifo", "mru", "filo", "slru", "s3fifo", "sieve", "lru-k", "cost-aware", "random")
+HOST_EVICTION = (
+    "lru",
+    "lfu",
+    "fifo",
+    "mru",
+    "filo",
+    "slru",
+    "s3fifo",
+    "sieve",
+    "lru-k",
+    "cost-aware",
+    "gdsf",
+    "random",
+)
 LOADS = ("layerwise", "whole")
 """layerwise: a request is admitted with its hits, and each layer of its prefill waits for that layer's KV. whole: it is
 admitted once all of it is there."""
@@ -65,6 +78,30 @@ class LinkRules:
     ns_per_byte: float = 0.0
 
 
+BEST_EFFORT, WAIT_COMPLETE, TIMEOUT = range(3)
+STOP_POLICIES = {"best_effort": BEST_EFFORT, "wait_complete": WAIT_COMPLETE, "timeout": TIMEOUT}
+
+
+@dataclass(frozen=True)
+class StoreRules:
+    """`tiers.storage.<name>` keys. No blocks: there is none. One for all engines of a run."""
+
+    blocks: int = 0
+    eviction: str = "lru"
+    block_bytes: int = 0
+    """Of all devices of an engine."""
+    batch_blocks: int = 128
+    """Blocks that go in one transfer."""
+    min_prefetch_tokens: int = 256
+    stop: str = "timeout"
+    """Of STOP_POLICIES."""
+    timeout_ns: int = 0
+    timeout_token_ns: float = 0.0
+    down: LinkRules = field(default_factory=LinkRules)
+    """A fragment is a batch."""
+    up: LinkRules = field(default_factory=LinkRules)
+
+
 @dataclass(frozen=True)
 class HostLink:
     """Between device and host. fair: operations share it; half_duplex: its two directions do."""
@@ -100,6 +137,7 @@ class TierRules:
     slowdown: float = 0.0
     """Share of a step's time by which it takes longer while a copy is under way beside it."""
     host_link: HostLink = field(default_factory=HostLink)
+    store: StoreRules = field(default_factory=StoreRules)
     backup: bool = False
     """Without blocks on the host: everything is written, and nothing is found again."""
 

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core.jit import jit, struct
-from ..memory.links import Links, add_link
+from ..memory.links import DELAY, Links, add_link
 from ..prefix.eviction.own_file import find_policy
 from .host import HostTier, make_host
-from .rules import TierRules
+from .rules import STOP_POLICIES, StoreRules, TierRules
 
 # Columns of Tiers.of_seq.
-SINCE, TRIED, NAMESPACE, HOST_TOKENS, WAIT_QUEUED, WAIT_IN_STEPS = range(6)
+(
+    SINCE,
+    TRIED,
+    NAMESPACE,
+    HOST_TOKENS,
+    WAIT_QUEUED,
+    WAIT_IN_STEPS,
+    PREFETCH_STATE,
+    PREFETCH_NEXT,
+    PREFETCH_END,
+    STORE_TOKENS,
+) = range(10)
 # SINCE        when its fetch began. TRIED: admissions before which it has fetched. NAMESPACE: it fetched for
 # HOST_TOKENS  prompt tokens that the host gave it before its first admission
 # WAIT_QUEUED, WAIT_IN_STEPS   ns that it waited for them, before it was admitted and in its prefill steps
-NUM_OF_SEQ = 6
+# PREFETCH_*   its state, the next block to ask for and where it ends. STORE_TOKENS: that came before its admission
+NUM_OF_SEQ = 10
+
+PF_NEW, PF_DONE, PF_RUNS, PF_ASIDE = (np.int64(i) for i in range(4))
+"""PREFETCH_STATE: not looked at yet; over, or never begun; under way; under way, and its sequence is set aside."""
+
+# Counts of Tiers.counts, in blocks of prefetches and of storage.
+ASKED_BLOCKS, ARRIVED_BLOCKS, TRUNCATED_BLOCKS, STORED_BLOCKS = range(4)
 
 
 @struct
@@ -27,10 +46,15 @@ class Tiers:
     link_down, link_up   of the device's link to the host: copies out, copies in
     min_offers, outputs, min_load_tokens, layerwise, layers, block_bytes, block_fragments, slowdown   see tiers.rules
     load_begin, load_end   ns: of the loads that prefill steps wait for
+    copy_ns      ns of copies between device and host that no step has been slowed by yet
     wait_ns, slowed_ns   of the planned step: how much longer it takes for them, and beside copies; sum_*: of all steps
     offers, offered      (o,) contents offered so far and how often, by their hash; num_offers of them
     pending              (2 x slots + 16,) operations opened in this step for what it has computed; num_pending of them
-    of_seq               (n, 6) see the columns; (1, 6) without a tier
+    of_seq               (n, 10) see the columns; (1, 10) without a tier
+    store                storage, the same for all engines; store_down, store_up: links between host and storage
+    timer                a link that is none: times that are up
+    prefetch_min_tokens, stop_policy, timeout_ns, timeout_token_ns, batch_blocks, store_block_bytes   see StoreRules
+    counts               (4,) see above
     """
 
     host: "HostTier"
@@ -46,6 +70,7 @@ class Tiers:
     slowdown: "f8"
     load_begin: "i8"
     load_end: "i8"
+    copy_ns: "i8"
     wait_ns: "i8"
     slowed_ns: "i8"
     sum_wait_ns: "i8"
@@ -56,10 +81,41 @@ class Tiers:
     pending: "i8[::1]"
     num_pending: "i8"
     of_seq: "i8[:,::1]"
+    store: "HostTier"
+    store_down: "i8"
+    store_up: "i8"
+    timer: "i8"
+    prefetch_min_tokens: "i8"
+    stop_policy: "i8"
+    timeout_ns: "i8"
+    timeout_token_ns: "f8"
+    batch_blocks: "i8"
+    store_block_bytes: "i8"
+    counts: "i8[::1]"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Storage of a run, and the links to it; -1 where there is none."""
+
+    pool: HostTier
+    down: int = -1
+    up: int = -1
+    timer: int = -1
+
+
+def make_storage(rules: StoreRules, links: Links, longest: int, seed: int = 0) -> Storage:
+    """Empty storage; its links are added. longest: blocks of a sequence."""
+    pool = make_host(rules.blocks, find_policy(rules.eviction), False, longest if rules.blocks else 0, (), seed)
+    if rules.blocks == 0:
+        return Storage(pool)
+    down, up = (add_link(links, r.setup_ns, r.fragment_ns, r.ns_per_byte) for r in (rules.down, rules.up))
+    return Storage(pool, down, up, add_link(links, 0, 0, 0, DELAY))
 
 
 def make_tiers(
     rules: TierRules,
+    storage: Storage,
     links: Links,
     num_sequences: int,
     num_slots: int,
@@ -94,12 +150,24 @@ def make_tiers(
         0,
         0,
         0,
+        0,
         np.zeros(counted, np.int64),
         np.zeros(counted, np.int64),
         0,
         np.zeros(2 * num_slots + 16 if rules.moves else 1, np.int64),
         0,
         np.zeros((num_sequences if rules.on else 1, NUM_OF_SEQ), np.int64),
+        storage.pool,
+        storage.down,
+        storage.up,
+        storage.timer,
+        rules.store.min_prefetch_tokens,
+        STOP_POLICIES[rules.store.stop],
+        rules.store.timeout_ns,
+        rules.store.timeout_token_ns,
+        rules.store.batch_blocks,
+        rules.store.block_bytes,
+        np.zeros(4, np.int64),
     )
 
 

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..bench.configure import Configured, configure
+from ..bench.experts import expert_report, rank_simulation
 from ..bench.run import run
 from ..bench.scenarios import scenario_folder
 from ..bench.step_times import step_costs
 from ..bench.system import build_system
+from ..cluster.lockstep_simulation import LockstepSimulation
 from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError
 from ..engine.integrity import check_integrity
@@ -67,6 +69,10 @@ FAULTS = (
     Fault("reuse-under-copy", "SGLang #18803, #24527", "faults.no_fence=true"),
     Fault("overlap-slot", "sglang-jax #982", "faults.free_overlap_slot_twice=true"),
     Fault("slru-never-rises", "SGLang, slru", "faults.insertions_never_repeat=true"),
+    Fault("eplb-half-switched", "a step between two versions", "eplb.fault=half_switched"),
+    Fault("eplb-replicas-differ", "vLLM #32962", "eplb.fault=replicas_differ"),
+    Fault("eplb-worker-dies", "a worker that ends", "eplb.fault=worker_dies"),
+    Fault("eplb-cancelled", "a move that is cancelled", "eplb.fault=cancelled"),
 )
 
 EFFECTS = (
@@ -84,6 +90,14 @@ EFFECTS = (
         "cache.state=cold",
         "cache.state=warm",
         (("request_throughput", RISES), ("ttft p50", FALLS)),
+    ),
+    Effect("eplb-replica-memory", "redundant experts", "eplb.redundant=0", "eplb.redundant=64", (("blocks", FALLS),)),
+    Effect(
+        "eplb-balanced-slower",
+        "SGLang #7879",
+        "eplb.mode=off",
+        "eplb.mode=dynamic-sync",
+        (("tpot mean", RISES), ("e2el p50", RISES)),
     ),
 )
 
@@ -144,6 +158,8 @@ def first_complaint(configured: Configured) -> str:
     """Run an engine to its end or to the first thing that is wrong with it."""
     system = build_system(configured.config, record_steps=True)
     requests, _ = build_workload(system.config.tree())
+    if system.config["dp"] > 1:
+        return _ranks_complaint(rank_simulation(system, requests, step_costs(system)))
     simulation = prepared(Simulation(requests, system.settings, step_costs(system).tables))
     # A model whose layers carry a state must not read in a step what that step writes; see cache.hit_same_step.
     shadow = Shadow(simulation, same_step=configured.given.get("cache", {}).get("hit_same_step") is None)
@@ -151,6 +167,20 @@ def first_complaint(configured: Configured) -> str:
         return _stepped(simulation, shadow) or missing_sum(simulation) or _uncounted(simulation)
     except KvbenchError as error:
         return str(error)
+
+
+def _ranks_complaint(simulation: LockstepSimulation) -> str:
+    """Of ranks that step together: their engines after every step, waits that do not add up, stale maps."""
+    try:
+        while not simulation.advance(max_steps=1):
+            for engine in simulation.engines:
+                check_integrity(engine)
+    except KvbenchError as error:
+        return str(error)
+    totals = simulation.barrier()
+    if totals.wait_ns.sum() != len(simulation.engines) * totals.step_ns - totals.busy_ns.sum():
+        return "waits of the ranks are not what their steps leave of the instance's"
+    return next(iter(expert_report(simulation).notes), "")
 
 
 def _stepped(simulation: Simulation, shadow: Shadow) -> str:

@@ -167,14 +167,14 @@ def _generator(seed: int, c: Combination, number: int, what: int) -> np.random.G
 
 
 def _asks(seed: int, c: Combination, number: int) -> list[Ask]:
-    settings = draw_settings(_generator(seed, c, number, 0), c)
+    settings = draw_settings(_generator(seed, c, number, 0), c, number)
     rng = _generator(seed, c, number, 1)
     return draw_asks(rng, int(rng.integers(8, MOST_REQUESTS)), settings.cache.num_blocks * settings.block_tokens)
 
 
 def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | None = None) -> _Outcome:
     """Run one round to its end, or to the first thing that is wrong."""
-    settings = draw_settings(_generator(seed, c, number, 0), c)
+    settings = draw_settings(_generator(seed, c, number, 0), c, number)
     asks = _asks(seed, c, number)
     chosen = range(len(asks)) if requests is None else sorted(set(requests))
     table = request_table(some_of(asks, chosen))

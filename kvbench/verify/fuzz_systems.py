@@ -75,13 +75,13 @@ RADIX_RULES = ("evict_shortfall", "split_keeps_age", "split_at_prompt", "count_h
 """In which versions of SGLang differ; any mixture of them must be sound."""
 
 
-def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
-    """An engine of a combination, with rules drawn."""
+def draw_settings(rng: Generator, c: Combination, number: int) -> EngineSettings:
+    """An engine of a combination, with rules drawn; its rounds go through the eviction policies in turn."""
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(0, len(values)))]
 
-    fast = c.path == CALENDAR
+    fast, policies = c.path == CALENDAR, [*POLICIES]
     rules = (
         _prefill_first(one_of, fast, c.cache == "radix")
         if c.scheduler == PREFILL_FIRST
@@ -91,7 +91,7 @@ def draw_settings(rng: Generator, c: Combination) -> EngineSettings:
         kind=c.cache,
         num_blocks=int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)),
         copy_on_write=c.path == FORKS,
-        eviction="lru" if c.cache == "none" or (c.cache == "hash" and fast) else one_of(*POLICIES),
+        eviction="lru" if c.cache == "none" or (c.cache == "hash" and fast) else policies[number % len(policies)],
         free_order=one_of("append", "sorted-front") if c.cache == "radix" else one_of("tail", "unhashed-first"),
         state=one_of("cold", "cold", "warm", "prefilled"),
         unregister_unwritten=one_of(False, True),

@@ -18,6 +18,7 @@ from kvbench.core.journal import CANCELLED, FINISHED, REFUSED, STATUS_NAMES
 from kvbench.engine.integrity import check_integrity
 from kvbench.engine.lineage import common_tokens, lineage_table
 from kvbench.engine.settings import PREFILL_FIRST, BeamRules, CacheRules, EngineSettings, SchedulerRules
+from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.scheduler.forks import drop
 from kvbench.scheduler.state_columns import COMMON, NO_SLOT, PARENT, WANTED
 
@@ -73,7 +74,9 @@ def systems(draw: st.DrawFn) -> tuple[list[Ask], EngineSettings]:
     if width:
         asks = [replace(a, samples=1) for a in asks]
     asks = [replace(a, output=[(500 + 20 * i, 0, a.output_tokens)]) for i, a in enumerate(asks)]
-    cache = replace(system.cache, copy_on_write=True)
+    hashed = [name for name in POLICIES if name != "tlru"]  # that one is of the radix tree
+    eviction = draw(st.sampled_from(["lru", *hashed])) if system.cache.kind == "hash" else "lru"
+    cache = replace(system.cache, copy_on_write=True, eviction=eviction)
     return asks, replace(
         system, scheduler=rules, cache=cache, beam=BeamRules(width, draw(st.sampled_from([0.0, 0.5, 1.0])), 1)
     )

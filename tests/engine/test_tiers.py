@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
+from kvbench.core.journal import FINISHED
 from kvbench.engine.settings import EngineSettings
 from kvbench.tiers.host import EVICTED, LOADED, WRITTEN
-from kvbench.tiers.rules import HostLink, LinkRules, TierRules
-from kvbench.tiers.state import HOST_TOKENS
+from kvbench.tiers.rules import HostLink, LinkRules, StoreRules, TierRules
+from kvbench.tiers.state import HOST_TOKENS, WAIT_QUEUED
 
 from ..reference.engine import Ask
 from . import systems
@@ -22,6 +23,7 @@ from .compare import finish, small_tables
 from .test_against_reference import SYSTEMS
 from .test_clients import plain
 from .test_runs import EACH
+from .test_runs import SYSTEMS as SYSTEMS_OF_RUNS
 from .workloads import request_table
 
 
@@ -73,6 +75,24 @@ def revisits(draw: st.DrawFn) -> tuple[list[Ask], int]:
     return asks, largest + draw(st.integers(5, 60))
 
 
+@st.composite
+def stores(draw: st.DrawFn) -> StoreRules:
+    """No storage, or some that is small or slow."""
+    link = LinkRules(setup_ns=draw(st.sampled_from([0, 400, 60_000])), ns_per_byte=draw(st.sampled_from([1.0, 50.0])))
+    return StoreRules(
+        blocks=draw(st.sampled_from([0, 6, 500, 500])),
+        eviction=draw(st.sampled_from(["lru", "fifo"])),
+        block_bytes=20,
+        batch_blocks=draw(st.sampled_from([1, 3, 128])),
+        min_prefetch_tokens=draw(st.sampled_from([1, 16])),
+        stop=draw(st.sampled_from(["best_effort", "wait_complete", "timeout"])),
+        timeout_ns=draw(st.sampled_from([0, 3_000, 100_000])),
+        timeout_token_ns=draw(st.sampled_from([0.0, 20.0])),
+        down=link,
+        up=link,
+    )
+
+
 def with_memory(system: EngineSettings, tokens: int) -> EngineSettings:
     return replace(system, cache=replace(system.cache, num_blocks=-(-tokens // system.block_tokens) + 2))
 
@@ -82,24 +102,26 @@ def with_memory(system: EngineSettings, tokens: int) -> EngineSettings:
 def test_random_workloads_with_a_host_tier(name, load):
     """Integrity of both pools and the shadow after every step, and every sequence ends as it does without a tier."""
 
-    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
     @given(
         SYSTEMS[name](False),
         revisits(),
         st.booleans(),
-        st.sampled_from([12, 300, 300]),
+        st.sampled_from([12, 30, 300]),
         st.sampled_from([20, 20, 3_000, 150_000]),
         st.sampled_from(["lru", "lfu", "fifo", "s3fifo", "sieve"]),
         st.booleans(),
         st.integers(1, 2),
         st.booleans(),
+        stores(),
     )
-    def check(case: systems.Case, visits, overlap, blocks, block_ns, eviction, closed, min_offers, fair) -> None:
+    def check(case: systems.Case, visits, overlap, blocks, block_ns, eviction, closed, min_offers, fair, store) -> None:
         (asks, tokens), system = visits, case[1]
         kind = "radix" if name == "sglang" else "hash"
         system = with_memory(replace(system, cache=replace(system.cache, kind=kind)), tokens)
         rules = tier_rules(blocks, block_ns, load=load, layers=3, eviction=eviction, closed=closed, slowdown=0.2)
         rules = replace(rules, min_offers=min_offers, host_link=replace(rules.host_link, fair=fair, half_duplex=fair))
+        rules = replace(rules, store=store)
         simulation = Simulation(
             request_table(asks), replace(system, check=True, overlap=overlap, tiers=rules), small_tables()
         )
@@ -116,3 +138,54 @@ def test_random_workloads_with_a_host_tier(name, load):
         assert counters[EVICTED] <= counters[WRITTEN]
 
     check()
+
+
+@EACH
+@pytest.mark.parametrize("stop", ["best_effort", "wait_complete", "timeout"])
+def test_what_the_host_has_lost_comes_back_from_storage(system, stop):
+    """A host that holds one prompt: the first one is in storage when it is asked for again."""
+    bt = system.block_tokens
+    asks = [plain(i, arrival_ns=1_000_000 * i, prompt=60, output=2) for i in range(4)]
+    asks.append(replace(asks[0], arrival_ns=9_000_000))
+    slow = StoreRules(
+        blocks=500,
+        block_bytes=1,
+        batch_blocks=4,
+        min_prefetch_tokens=1,
+        stop=stop,
+        timeout_ns=90_000,
+        down=LinkRules(setup_ns=100),
+        up=LinkRules(setup_ns=50_000),
+    )
+    rules = replace(tier_rules(64 // bt, load="layerwise"), store=slow)
+    simulation = run(asks, replace(with_memory(system, 70), check=True, tiers=rules))
+    journal = simulation.journal()
+    found = {"best_effort": 0, "timeout": 4 * bt, "wait_complete": 59 // bt * bt}
+    assert journal.cached_tokens[-1] == found[stop]
+    assert journal.columns["cached_storage_tokens"][-1] == found[stop]
+    fetched = journal.part_names.index("fetch")
+    assert journal.parts_ns[-1, fetched] == {"best_effort": 0, "timeout": 90_000, "wait_complete": 200_000}[stop] + (
+        journal.columns["fetch_wait_ns"][-1] - simulation.engine.tiers.of_seq[-1, WAIT_QUEUED]
+    )
+    assert (journal.parts_ns.sum(axis=1) == journal.finish_ns - journal.arrival_ns).all()
+
+
+def test_storage_that_goes_out_hangs_nobody_and_comes_back():
+    """All that moves over its links fails while they are down: requests compute, and afterwards it serves again."""
+    system = with_memory(SYSTEMS_OF_RUNS["vllm-step"], 70)
+    asks = [plain(i, arrival_ns=1_000_000 * i, prompt=60, output=2) for i in range(3)]
+    asks += [replace(asks[i % 3], arrival_ns=9_000_000 + 1_000_000 * i) for i in range(6)]
+    link = LinkRules(setup_ns=100)
+    store = StoreRules(500, "lru", 1, 4, 1, "wait_complete", down=link, up=link)
+    rules = replace(tier_rules(16, load="whole"), store=store)
+    simulation = Simulation(request_table(asks), replace(system, check=True, tiers=rules), small_tables())
+    simulation.advance(until_ns=8_000_000)
+    e = simulation.engine
+    e.links.up[[e.tiers.store_down, e.tiers.store_up]] = 0
+    simulation.advance(until_ns=11_500_000)
+    assert simulation.journal().cached_tokens[3:6].tolist() == [0, 0, 0]
+    e.links.up[[e.tiers.store_down, e.tiers.store_up]] = 1
+    finish(simulation)
+    journal = simulation.journal()
+    assert (journal.status == FINISHED).all()
+    assert journal.cached_tokens[-1] == 59 // system.block_tokens * system.block_tokens

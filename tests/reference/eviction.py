@@ -138,6 +138,13 @@ class CostAware(Policy):
         return victim
 
 
+class Gdsf(CostAware):
+    """Every node costs a million to bring back, whatever its size."""
+
+    def _cost(self, entry):
+        return 1_000_000
+
+
 class Random(Policy):
     def __init__(self, capacity, seed=0):
         super().__init__(capacity, seed)
@@ -261,7 +268,15 @@ class S3Fifo(Policy):
             del self.ghost[0]
 
 
-OWN = {"s3fifo": S3Fifo, "sieve": Sieve, "lru-k": LruK, "cost-aware": CostAware, "random": Random, "tlru": TailLru}
+OWN = {
+    "s3fifo": S3Fifo,
+    "sieve": Sieve,
+    "lru-k": LruK,
+    "cost-aware": CostAware,
+    "gdsf": Gdsf,
+    "random": Random,
+    "tlru": TailLru,
+}
 """More than a stamp: on a tree the others are those of reference.radix."""
 
 STAMPS = {

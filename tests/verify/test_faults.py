@@ -32,6 +32,10 @@ CAUGHT_BY = {
     "reuse-under-copy": "is written while an operation of another queue still touches it",
     "overlap-slot": "has two owners",
     "slru-never-rises": "no node counts more than 0 insertions",
+    "eplb-half-switched": "map of layer 0 was read half switched",
+    "eplb-replicas-differ": "devices choose replicas differently in layer 0: device 1",
+    "eplb-worker-dies": "8 of 16 layers keep the old map for ever",
+    "eplb-cancelled": "cancelled after 8 of 16 layers",
 }
 
 

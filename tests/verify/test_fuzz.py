@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from itertools import product
 
@@ -11,6 +12,7 @@ from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
 from kvbench.engine.build import calendar_fits
+from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.scheduler import kv, lifecycle
 from kvbench.verify.fuzz import Tally, find_combinations, fuzz, repeat, run_round
 from kvbench.verify.fuzz_systems import CALENDAR, Combination, combinations
@@ -55,7 +57,15 @@ def test_rounds_of_the_calendar_run_on_it():
     from kvbench.verify.fuzz_systems import draw_settings
 
     for number in range(30):
-        assert calendar_fits(draw_settings(_generator(0, c, number, 0), c))
+        assert calendar_fits(draw_settings(_generator(0, c, number, 0), c, number))
+
+
+@pytest.mark.parametrize("name", ["token-budget/hash/1/forks", "token-budget/hash/16/forks"])
+def test_forks_go_together_with_every_policy(name):
+    """A block that a fork's first write leaves behind is the policy's to evict, whoever had it before."""
+    (c,) = find_combinations(name)
+    for number in range(40 * len(POLICIES) if "KVBENCH_LONG" in os.environ else 28):
+        assert run_round(7, c, number).what == ""
 
 
 # ---------------------------------------------------------------- planted faults

@@ -24,7 +24,7 @@ from numba import njit, types
 
 from ...core.jit import PLAIN
 from ..node import ACCESS, CREATED, HITS, PRIORITY
-from . import chance, cost_aware, lru_k, s3fifo, sieve, tail_lru
+from . import chance, cost_aware, gdsf, lru_k, s3fifo, sieve, tail_lru
 
 LRU, LFU, FIFO, MRU, FILO, PRIORITY_ORDER, SLRU, OWN = range(8)
 
@@ -95,6 +95,7 @@ POLICIES: dict[str, Policy] = {
     "sieve": _of(sieve),
     "lru-k": _of(lru_k),
     "cost-aware": _of(cost_aware, costs=True),
+    "gdsf": _of(gdsf),
     "tlru": _of(tail_lru),
     "random": _of(chance),
 }

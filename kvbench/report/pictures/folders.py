@@ -42,6 +42,7 @@ class RunFolder:
     summary    metric -> row of summary.csv; requests, steps: columns as numbers, NaN where a cell is empty
     status     (rows of requests.csv,) names
     itl        (share, ms) of the gaps between tokens, from the least on; empty in a folder of an earlier version
+    experts    columns of experts.csv, where it is there
     label      what tells it from the others; baseline: the others are compared with it
     """
 
@@ -52,6 +53,7 @@ class RunFolder:
     status: np.ndarray[Any, Any]
     steps: dict[str, F64] | None
     itl: tuple[F64, F64]
+    experts: dict[str, F64] | None = None
     label: str = ""
     baseline: bool = False
 
@@ -136,7 +138,16 @@ def read_folder(path: Path) -> RunFolder:
     steps = None
     if (path / "steps.csv").exists() or (path / "steps.parquet").exists():
         steps = _columns(path / "steps.csv", [name.replace("_ns", "_ms") for name in STEP_COLUMNS])[1]
-    return RunFolder(path, document, {row["metric"]: row for row in summary}, requests, status, steps, _itl(path))
+    by_metric = {row["metric"]: row for row in summary}
+    return RunFolder(path, document, by_metric, requests, status, steps, _itl(path), _experts(path / "experts.csv"))
+
+
+def _experts(path: Path) -> dict[str, F64] | None:
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8") as file:
+        names = file.readline().strip().split(",")
+    return _columns(path, names)[1]
 
 
 def _itl(path: Path) -> tuple[F64, F64]:

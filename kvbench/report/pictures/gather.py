@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ..grid import CAPACITY
-from . import accuracy, latency, load, misses, over_time, phases
+from . import accuracy, experts, latency, load, misses, over_time, phases
 from .chart import Chart
 from .folders import RunFolder, Sources, read_sources
 from .labels import drawn, named
@@ -33,11 +33,19 @@ KINDS = {
     "occupancy": Kind("KV blocks", "steps.csv: run with --steps"),
     "hits": Kind("Hit rate", "requests that were admitted"),
     "batch": Kind("Batches", "steps.csv: run with --steps"),
+    "experts": Kind("Balance of experts", "experts.csv: a run with --ep"),
+    "devices": Kind("Load of expert devices", "experts.csv: a run with --ep"),
     "accuracy": Kind("Predicted and measured", "fidelity.csv: kvbench validate DIR -o"),
 }
 
 
-OF_ONE = {"timeline": (phases.timeline, 1), "occupancy": (over_time.occupancy, 3), "batch": (over_time.batches, 3)}
+OF_ONE = {
+    "timeline": (phases.timeline, 1),
+    "occupancy": (over_time.occupancy, 3),
+    "batch": (over_time.batches, 3),
+    "experts": (experts.experts, 3),
+    "devices": (experts.devices, 1),
+}
 """Kinds that draw one run, and how many runs beside the baseline have such a chart on a page."""
 
 

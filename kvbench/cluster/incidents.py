@@ -1,0 +1,192 @@
+"""What happens to engines of a fleet: one restarts and has lost everything, is drained, is added, slows down.
+
+The loop stops at the very moment, in the middle of steps too, and Python acts: a run without incidents compiles none of
+this. A restarted engine is a new one under the old number; what the old one had counted stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..client.clients import INCIDENT, announce
+from ..core.errors import UsageError
+from ..core.jit import PLAIN, entry
+from ..core.units import NEVER_NS, NS_PER_S
+from ..costs.tables import CostTables
+from ..engine.settings import EngineSettings
+from ..routing.router import LOST
+from ..scheduler import calendar
+from ..scheduler.lifecycle import close_sequence, end, suspend
+from ..scheduler.queues import queue_remove
+from ..scheduler.spent import AGAIN
+from ..scheduler.state import Engine
+from ..scheduler.state_columns import FAILED, FIRST_TERMINAL, NO_SEQ, PREEMPTED, TOKENIZING, WAITING
+from .loop import tell_ends
+from .routing import arrived, decide, left
+from .world import World
+
+KINDS = ("restart", "drain", "add", "slow")
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something happens to engine number `engine`.
+
+    restart   it is gone with its cache and all that it had, and takes requests again down_ns later
+    drain     it gets no more requests
+    add       it was not there before
+    slow      its steps take `factor` times as long from now on
+    """
+
+    at_ns: int
+    engine: int
+    kind: str
+    down_ns: int = 0
+    factor: float = 1.0
+
+
+def read_incidents(tables: list[Mapping[str, Any]], num_engines: int) -> tuple[Incident, ...]:
+    """[[fleet.event]] tables. UsageError: one that says nothing, or too much, or of an engine that is not there."""
+    found = []
+    for i, table in enumerate(tables, 1):
+        where = f"[[fleet.event]] {i}"
+        known: dict[str, Any] = {"at_s": 0.0, "engine": -1, "kind": "", "down_s": 0.0, "factor": 0.0}
+        if unknown := [name for name in table if name not in known]:
+            raise UsageError(f"{where}: unknown key {unknown[0]}; one of {', '.join(known)}")
+        row = known | dict(table)
+        if row["kind"] not in KINDS:
+            raise UsageError(f"{where}: kind is one of {', '.join(KINDS)}; got {row['kind']!r}")
+        for name in ("at_s", "down_s", "factor"):
+            if isinstance(row[name], bool) or not isinstance(row[name], int | float) or not 0 <= row[name] < 1e9:
+                raise UsageError(f"{where}: {name} is a number, at least 0; got {row[name]!r}")
+        if isinstance(row["engine"], bool) or row["engine"] not in range(num_engines):
+            raise UsageError(f"{where}: engine is one of 0 to {num_engines - 1}; got {row['engine']!r}")
+        for name, kind in (("down_s", "restart"), ("factor", "slow")):
+            if name in table and row["kind"] != kind:
+                raise UsageError(f"{where}: {name} has no effect on kind = {row['kind']}; it belongs to {kind}")
+        if row["kind"] == "slow" and row["factor"] <= 0:
+            raise UsageError(f"{where}: slow needs factor, the times that a step takes as long: 2.0")
+        at_ns, down_ns = (round(row[name] * NS_PER_S) for name in ("at_s", "down_s"))
+        found.append(Incident(at_ns, row["engine"], row["kind"], down_ns, float(row["factor"])))
+    return tuple(found)
+
+
+def check_incidents(incidents: tuple[Incident, ...], settings: EngineSettings) -> None:
+    """UsageError: an engine that cannot be lost."""
+    if any(i.kind == "restart" for i in incidents):
+        for idle, what in (
+            (settings.batching == "static", "batching = static"),
+            (settings.cache.copy_on_write, "cache.copy_on_write"),
+            (settings.cache.allocation != "paged", f"cache.allocation = {settings.cache.allocation}"),
+            (settings.backup_ns_per_block > 0, "cache.backup"),
+        ):
+            if idle:
+                raise UsageError(
+                    f"[[fleet.event]]: an engine with {what} cannot restart here; leave one of the two out"
+                )
+
+
+class Incidents:
+    """Those of a run, in the order in which the clients' events name them."""
+
+    def __init__(self, incidents: tuple[Incident, ...], again: bool, world: World) -> None:
+        """again: what an engine loses is sent again, else it fails."""
+        self._again = again
+        self._world: Any = world  # its lists have types only in jitted code
+        back = [Incident(i.at_ns + i.down_ns, i.engine, "add") for i in incidents if i.kind == "restart"]
+        self._all = (*incidents, *back)
+        for index, incident in enumerate(self._all):
+            announce(world.clients, incident.at_ns, INCIDENT, index)
+        first: dict[int, str] = {}
+        for incident in incidents:
+            first.setdefault(incident.engine, incident.kind)
+        for engine, kind in first.items():
+            if kind == "add":
+                world.router.accepts[engine] = 0
+
+    def carry_out(self, index: int) -> Incident:
+        """It happens now. Of a restart the caller puts a new engine in the place of the old one: see replaced_by."""
+        world, incident = self._world, self._all[index]
+        if incident.kind == "add":
+            world.router.accepts[incident.engine] = 1
+        elif incident.kind in ("drain", "restart"):
+            world.router.accepts[incident.engine] = 0
+        else:
+            engine = world.engines[incident.engine]
+            engine.costs = slowed(engine.costs, incident.factor)
+        return incident
+
+    def replaced_by(self, number: int, new: Engine, now_ns: int) -> None:
+        """An engine has lost what it had, and another one that is empty stands in its place."""
+        with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            old = self._world.engines[number]
+            lost = _lose(self._world, number, now_ns, self._again)
+            if PLAIN:
+                self._world.engines[number] = new
+            else:
+                _put(self._world.engines, number, new)
+            new.now, new.num_done = now_ns, old.num_done  # who ended there ended here
+            for seq in lost[lost >= 0]:
+                _send_again(self._world, seq, now_ns)
+
+
+def slowed(tables: CostTables, factor: float) -> CostTables:
+    """Tables of a device on which everything takes `factor` times as long; the host's part stays."""
+    values = tables.read()
+    times = [n for n in values if (n.endswith("_ns") or n == "copy_ns_per_byte") and not n.startswith("host_")]
+    return CostTables(*(value * factor if name in times else value for name, value in values.items()))
+
+
+@entry
+def _put(engines, number, engine):
+    engines[number] = engine
+
+
+@entry
+def _lose(w, k, now, again):
+    """Everything that an engine has, or that is on its way there, fails or comes back. Returns (n,) to send again."""
+    e, q = w.engines[k], w.clients.seqs
+    e.now, e.num_victims = now, 0
+    lost = np.full(q.state.size, -1, np.int64)
+    num = 0
+    for seq in range(q.state.size):
+        if q.engine[seq] != k or q.state[seq] >= FIRST_TERMINAL:
+            continue
+        coming = q.state[seq] == TOKENIZING
+        if coming:
+            arrived(w, seq)
+        if q.slot[seq] >= 0:
+            slot = q.slot[seq]
+            calendar.settle(e.calendar, e.slots.rec, slot)
+            if again:
+                suspend(e, slot)
+            else:
+                end(e, slot, FAILED)
+        else:
+            if q.state[seq] == WAITING or q.state[seq] == PREEMPTED:
+                queue_remove(e, seq)
+            if not again:
+                close_sequence(e, seq, FAILED)
+        if again:
+            left(w, seq, now)
+            lost[num] = seq
+            num += 1
+    tell_ends(w, e)
+    w.hear(w.router, q, LOST, NO_SEQ, k, now)
+    w.stepping[k] = 0
+    w.ready[k] = NEVER_NS
+    return lost
+
+
+@entry
+def _send_again(w, seq, now):
+    """The router decides anew on a sequence that its engine has lost; a prompt that is on its way is tokenised once."""
+    q = w.clients.seqs
+    q.state[seq] = TOKENIZING
+    decide(w, seq, now)
+    if q.state[seq] == FAILED and q.spent[seq, AGAIN] < 0:  # nobody takes it: that it waits again is over
+        q.spent[seq, AGAIN] += now + 1

@@ -1,0 +1,80 @@
+"""Experts over the time of a run: how even their devices are, and what each of them has to do."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .chart import F64, Axis, Chart, Rule, Series, axis
+from .folders import RunFolder
+
+_BINS = 200
+_DECISIONS = 40
+"""Decisions that are marked; of more of them none is."""
+
+
+def experts(run: RunFolder, colour: int) -> Chart | None:
+    """Balancedness over time, with the decisions marked."""
+    e = run.experts
+    if e is None or e["step"].size == 0:
+        return None
+    edges = np.unique(np.linspace(0, e["step"].size, min(_BINS, e["step"].size) + 1).astype(int))
+    seconds = np.array([e["begin_ms"][a:b].mean() for a, b in pairwise(edges)]) / 1000
+    even = np.array([_share(e, slice(a, b)) for a, b in pairwise(edges)])
+    rules = [Rule(float(e["begin_ms"][i]) / 1000, "", "x") for i in np.flatnonzero(np.diff(e["decision"])) + 1]
+    rows = [(name, f"{_share(e, part):.3f}") for name, part in _parts(e)]
+    return Chart(
+        "experts",
+        "Balancedness of expert devices over time",
+        axis("time (s)", [0.0, *seconds], zero=True, steps=10),
+        Axis("mean load / fullest device", high=1.0),
+        (Series(run.label, seconds, even, colour),),
+        ("", "balancedness"),
+        tuple(rows),
+        rules=tuple(rules) if len(rules) <= _DECISIONS else (),
+        note="Lines mark new maps. " if 0 < len(rules) <= _DECISIONS else "",
+    )
+
+
+def devices(run: RunFolder, colour: int) -> Chart | None:
+    """Tokens of the emptiest, the mean and the fullest device over time, layers summed."""
+    e = run.experts
+    if e is None or e["step"].size == 0:
+        return None
+    loads = np.stack([values for name, values in e.items() if name.startswith("device_")])
+    edges = np.unique(np.linspace(0, loads.shape[1], min(_BINS, loads.shape[1]) + 1).astype(int))
+    pairs = list(pairwise(edges))
+    seconds = np.array([e["begin_ms"][a:b].mean() for a, b in pairs]) / 1000
+    means = np.stack([loads[:, a:b].mean(1) for a, b in pairs], axis=1)
+    series = (
+        Series("fullest", seconds, means.max(0), colour),
+        Series("mean", seconds, means.mean(0), colour, "joined"),
+        Series("emptiest", seconds, means.min(0), colour, "faint", means.min(0) * 0),
+    )
+    rows = [(f"device {i}", f"{row.mean():,.0f}", f"{row.mean() / loads.mean():.2f}") for i, row in enumerate(loads)]
+    return Chart(
+        "devices",
+        "Tokens of expert devices over time",
+        axis("time (s)", [0.0, *seconds], zero=True, steps=10),
+        axis("tokens a step, all layers", [0.0, *means.max(0)], zero=True),
+        series,
+        ("", "tokens a step", "of the mean"),
+        tuple(rows),
+    )
+
+
+def _share(e: dict[str, F64], part: Any) -> float:
+    most = e["most_tokens"][part].sum()
+    return float(e["mean_tokens"][part].sum() / most) if most > 0 else float("nan")
+
+
+def _parts(e: dict[str, F64]) -> list[tuple[str, Any]]:
+    found = []
+    for name, flag in (("decode", 0), ("with prefill", 1)):
+        for when, has in (("first map", e["decision"] == 0), ("later maps", e["decision"] > 0)):
+            part = np.flatnonzero((e["prefill"] == flag) & has)
+            if part.size:
+                found.append((f"{name}, {when}", part))
+    return found
