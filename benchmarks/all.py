@@ -2,9 +2,10 @@
 
     python benchmarks/all.py --trace conversation_trace.jsonl [--peer PYTHON]
 
-Both sides of a row take turns and are measured in seconds of CPU, the best of the rounds, so that a ratio means the same
-on another machine and beside another load. What stands beside is a peer where one can be installed by pip (--peer: a
-Python that has libcachesim; else a temporary environment is made), else a limit or a yardstick of this machine:
+Both sides of a row take turns and are measured in seconds of CPU, the best of the rounds, so that a ratio means the
+same on another machine and beside another load. What stands beside is a peer where one can be installed by pip
+(--peer: a Python that has libcachesim; else a temporary environment is made), else a limit or a yardstick of this
+machine:
 
     start      a whole command, beside `import numba` alone (times as long)
     reading    a trace to requests, beside json.loads of its lines (times as long)
