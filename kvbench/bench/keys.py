@@ -45,6 +45,7 @@ RUN_KEYS: tuple[Key, ...] = (
         "which rank gets a request; auto = least-waiting under vLLM, round-robin under SGLang",
         ("auto", *DEALS),
     ),
+    Key("dp_balance", "bool", False, "", "no rank admits while one runs as many as it may (vllm-ascend)"),
     Key("dtype", "choice", "bf16", "", "of the weights", DTYPES),
     Key("kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES),
     Key(

@@ -115,6 +115,23 @@ def test_a_rank_without_work_runs_dummies():
     assert totals.dummy_ns[1] == totals.busy_ns[1] > 0
 
 
+def test_no_rank_admits_while_one_is_full():
+    """Two long requests fill rank 0 (turns: 0, 1, 0, ...); rank 1 has ended its own and waits with the third."""
+    system = replace(VLLM, scheduler=replace(VLLM.scheduler, max_num_seqs=2))
+    outputs = [40, 2, 40, 2, 3, 3]
+    asks = [Ask([(i + 50, 0, 6)], [(i + 500, 0, n)], 0, n, n) for i, n in enumerate(outputs)]
+    free, held = (
+        LockstepSimulation(request_table(asks), system, small_tables(), 2, "round-robin", balance=balance)
+        for balance in (False, True)
+    )
+    for simulation in (free, held):
+        simulation.run()
+    first, second = free.journal(), held.journal()
+    assert np.all(second.status == FINISHED)
+    assert first.scheduled_ns[5] < first.finish_ns[0]
+    assert second.scheduled_ns[5] >= min(second.finish_ns[0], second.finish_ns[2]) - VLLM.detokenize_ns
+
+
 def test_an_unknown_rule_is_told():
     with pytest.raises(UsageError, match="unknown rule 'luck'"):
         run(VLLM, 2, "luck")
