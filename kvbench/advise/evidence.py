@@ -12,6 +12,7 @@ A step in which somebody waits says what held the head of the queue back:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,6 @@ from ..core.journal import FINISHED, STEP_COLUMNS, Counters, Journal
 from ..core.units import NS_PER_MS
 from ..costs.axes import Line, axis_points
 from ..engine.settings import TOKEN_BUDGET
-from ..report.experts import ExpertReport
 
 I64 = NDArray[np.int64]
 
@@ -95,6 +95,7 @@ def evidence_of(result: Result, system: System) -> Evidence:
     waited = max(sum(waits.values()), 1)
     decode, exposed = _decode_only(journal.steps), counters.exposed_host_ns
     summary = result.record.summary
+    ranks = next((section.figures for section in result.record.sections if section.name == "ranks"), {})
     found, optimum, endless = (float(summary[f"hit_rate{bound}"] or 0.0) for bound in ("", "_optimum", "_infinite"))
     return Evidence(
         figures=_figures(summary),
@@ -105,11 +106,11 @@ def evidence_of(result: Result, system: System) -> Evidence:
         stall=_share(after - parts["decode"] - parts["preempted"], after),
         decode_ms=_median_step(decode) / NS_PER_MS,
         exposed=_share(exposed, exposed + counters.device_ns),
-        **_of_device(decode, counters, system, result.record.ranks is not None),
+        **_of_device(decode, counters, system, bool(ranks)),
         running=_running(journal.steps),
         idle=_idle(journal, counters.num_engines),
         fetch=_share(sum(parts.get(name, 0) for name in ("transfer", "fetch")), first),
-        ranks_wait=_ranks_wait(result.record.ranks),
+        ranks_wait=ranks_wait(ranks),
         cached=(found, optimum, endless),
     )
 
@@ -191,14 +192,19 @@ def _running(steps: I64) -> float:
     return float((steps[:, STEP_COLUMNS.index("running")] * duration).sum() / max(duration.sum(), 1))
 
 
-def _ranks_wait(report: ExpertReport | None) -> float:
-    """Of ranks that step together, at the barrier or within a layer for the fullest device; 0 where there are none."""
-    if report is None:
+def ranks_wait(figures: Mapping[str, Any]) -> float:
+    """Of ranks that step together, at the barrier or within a layer for the fullest device; 0 where there are none.
+
+    figures   of their section of the report
+    """
+    if not figures:
         return 0.0
-    waited = sum(rank.wait_ns for rank in report.ranks)
-    barrier = _share(waited, waited + sum(rank.busy_ns for rank in report.ranks))
-    even, most = sum(step.mean for step in report.steps_of), sum(step.most for step in report.steps_of)
-    return max(barrier, _share(report.experts_ns * (1 - _share(even, most)), report.step_ns) if most else 0.0)
+    waited = sum(figures["wait_ns"])
+    barrier = _share(waited, waited + sum(figures["busy_ns"]))
+    layers = [layer["after"] or layer["before"] for layer in figures.get("balancedness", ())]
+    even = [share for share in layers if share]
+    idle = 1 - sum(even) / len(even) if even else 0.0
+    return max(barrier, _share(figures.get("experts_ns", 0) * idle, figures["step_ns"]))
 
 
 def _idle(journal: Journal, engines: int) -> float:

@@ -36,13 +36,13 @@ def do_not_clash(a: Option, b: Option) -> bool:
 
 
 def within(options: Sequence[Option], budget: int) -> list[Option]:
-    """As many as may be tried: in turn the first option of each lever, then the second, and so on."""
+    """As many as may be tried: in turn the first option of each lever, then the second; more devices come last."""
     by_lever: dict[str, list[Option]] = {}
     for option in options:
         by_lever.setdefault(option.lever, []).append(option)
     depth = max(map(len, by_lever.values()), default=0)
     in_turn = [own[i] for i in range(depth) for own in by_lever.values() if i < len(own)]
-    kept = set(in_turn[:budget])
+    kept = set(sorted(in_turn, key=lambda option: option.devices > 1)[:budget])
     return [option for option in options if option in kept]
 
 

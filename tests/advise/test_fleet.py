@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from kvbench.advise.evidence import _ranks_wait
+from kvbench.advise.evidence import ranks_wait
 from kvbench.advise.symptoms import find_symptoms
-from kvbench.report.experts import ExpertReport, RankRow
 
 from .planted import FLEETS
 from .test_advice import advice
@@ -51,6 +50,8 @@ def test_a_tier_behind_a_slow_link_is_told_to_hurt():
 
 
 def test_what_ranks_wait_for_is_counted():
-    ranks = (RankRow(0, 10, 90, 10, 0, 0), RankRow(1, 10, 60, 40, 0, 0))
-    assert _ranks_wait(ExpertReport(10, 1000, ranks)) == 0.25
-    assert _ranks_wait(None) == 0.0
+    barrier = {"wait_ns": [10, 40], "busy_ns": [90, 60], "step_ns": 1000}
+    assert ranks_wait(barrier) == 0.25
+    layers = [{"before": 0.9, "after": 0.5}, {"before": 0.5, "after": None}]
+    assert ranks_wait({**barrier, "experts_ns": 800, "balancedness": layers}) == 0.4
+    assert ranks_wait({}) == 0.0
