@@ -18,6 +18,7 @@ from ..costs.stream_keys import STREAM_KEYS
 from ..experts.keys import EPLB_KEYS, EXPERT_KEYS
 from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
+from ..pairs.settings import PAIR_KEYS
 from ..routing.settings import ROUTER_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
 from ..scheduler.presets import DEFAULT_PRESET
@@ -102,6 +103,7 @@ def key_tree() -> KeyTree:
         *BEAM_KEYS,
         *FLEET_KEYS,
         *ROUTER_KEYS,
+        *PAIR_KEYS,
         *KV_KEYS,
         *GRAPH_KEYS,
         *SYNC_KEYS,
