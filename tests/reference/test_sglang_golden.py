@@ -229,13 +229,13 @@ class SchedulerReplay:
                 "id": r.id,
                 "first_sched": self.first_sched.get(r.id),
                 "finish": self.finish.get(r.id),
-                "cached_tokens": r.num_cached,
+                "cached_tokens": r.num_cached or 0,  # 0 also of one that was never scheduled
                 "retractions": r.num_retractions,
                 "num_output": r.num_output,
             }
             for r in self.requests.values()
         ]
-        self.totals["hit"] = sum((row["cached_tokens"] or 0) > 0 for row in rows)
+        self.totals["hit"] = sum(row["cached_tokens"] > 0 for row in rows)
         return {"summary": rows, "steps": num_steps, "totals": self.totals}
 
 
