@@ -35,7 +35,7 @@ KNOWN_ERRORS: dict[str, KnownError] = {
         "kvbench validate DIR",
     ),
     "roofline": KnownError(
-        "TPOT +-4.2 %, TTFT +-17 % (medians, client assumed)",
+        "TPOT +-4.0 %, TTFT +-19 % (medians, client assumed)",
         "139 deployments on H100 and H200",
         "kvbench validate DIR --set costs.silicon=false",
         "as for kernels",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from kvbench.bench.run import run
 from kvbench.bench.system import build_system
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
-from kvbench.fidelity.calibrate import calibrate
+from kvbench.fidelity.calibrate import _busiest_us, calibrate
 from kvbench.fidelity.fit import Coefficient, fit
 from kvbench.fidelity.results import Served, read_served
 from kvbench.report.calibration import device_file
@@ -189,6 +190,16 @@ def test_the_command_writes_a_device_that_runs(tmp_path, capsys):
     assert "calibrated on 20 requests" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_busiest_time_is_the_slowest_that_an_output_stage_can_be():
+    """Four requests hand out 100 tokens each in their second second; a fifth one before."""
+    of = [
+        np.array(column, np.float64)
+        for column in ([0] * 5, [9] * 5, [100] * 4 + [10], [1] * 4 + [0.1], [2] * 4 + [0.9])
+    ]
+    assert _busiest_us([Served("known", "kvbench", *of)]) == pytest.approx(1e6 / 400)
+
+
+@pytest.mark.skipif(os.environ.get("KVBENCH_LONG") != "1", reason="four fits; KVBENCH_LONG=1 runs them")
 def test_an_output_stage_that_tokens_wait_for_is_found():
     load = ("num_prompts=24", "lengths.output=8", "arrivals.rate=30")
     truth = known_server(*load, "costs.output_us_per_token=5000")
