@@ -24,7 +24,8 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 def _all_folders() -> list[Path]:
     if "KVBENCH_GOLDEN" in os.environ:
         return [Path(os.environ["KVBENCH_GOLDEN"])]
-    return [SHARED / "golden", *(SHARED / "recordings" / room for room in ("eplb", "pd", "router"))]
+    rooms = ("recordings/eplb", "recordings/pd", "recordings/router")
+    return [SHARED / folder for folder in ("golden", "cases/recordings", *rooms)]
 
 
 def recording_name(path: Path) -> str:

@@ -29,6 +29,7 @@ NOT_RUN = {
     "doctor": "says whether this machine can measure, which one that runs tests cannot",
     "run hit-ttft": "runs on the measured clock",
     "run chunk-stall": "runs on the measured clock",
+    "experts": "58 layers of 256 experts in plain Python; tests/bench/test_experts.py runs a small one",
     "policy": "70 runs: tests/advise/test_policy.py runs it small",
     "validate": "needs tables of measured servers: tests/fidelity runs it on small ones",
     "calibrate": "needs measurements of a server: tests/fidelity runs it",

@@ -19,14 +19,17 @@ from ..bench.system import build_system
 from ..core.config import Config
 from ..core.errors import KvbenchError, UsageError
 from ..gate.pairing import Group, compare_group
-from ..gate.runs import runs_of
+from ..gate.runs import Run
 from ..gate.verdict import BETTER, INCONCLUSIVE, SAME, WORSE, Comparison, geometric_mean
 from ..metrics.slo import Promise
 from ..report.advice import Advice, Effect, LeverLine, SymptomLine, title_of
+from ..report.record import RunRecord
 from ..sweep.parallel import run_tasks
 from .evidence import Evidence
-from .levers import QUALITY, Option, do_not_clash, options_for, together, within
-from .symptoms import Symptom, find_symptoms
+from .levers import options_for
+from .option import QUALITY, Option, do_not_clash, together, within
+from .rule import Symptom
+from .symptoms import find_symptoms
 from .trial import Trial, Tried, broken_by, try_one
 
 Change = tuple[str, str]
@@ -184,12 +187,10 @@ def _line(
 ) -> LeverLine:
     error = next((one.error for one in tried if one.error), "")
     command = question.command("ab", option.changes)
-    line = LeverLine(
-        option.lever, option.changes, option.cost, option.devices, NOT_RUN, None, None, False, (), (), error, command
-    )
+    line = LeverLine(option.lever, option.changes, option.cost, option.devices, command, NOT_RUN, error=error)
     if error:
         return line
-    sides = [runs_of([one.record for one in side if one.record]) for side in (base, tried)]
+    sides = [[_values(one.record) for one in side if one.record] for side in (base, tried)]
     group = Group("", tuple(zip(*sides, strict=True)))
     compared = compare_group(group, METRICS)
     aimed = geometric_mean([c for c in compared if c.metric in target], group.clock)
@@ -199,12 +200,23 @@ def _line(
         verdict=_verdict(aimed),
         ratio=None if aimed is None else aimed.ratio,
         kept=_mean_kept(tried),
+        promised=bool(question.promises) or any(_slo(one) for one in tried),
         keeps=not any(broken_by(one, _slo(one), KEPT_SHARE) for one in tried),
         effects=tuple(
             Effect(c.metric, c.unit, c.baseline, c.candidate, c.ratio, c.low, c.high, c.verdict) for c in compared
         ),
+        harm=math.fsum(abs(math.log(c.ratio)) for c in worse if c.ratio),
         worse=tuple(f"{title_of(c.metric)} {100 * ((c.ratio or 1) - 1):+.1f} %" for c in worse),
     )
+
+
+def _values(record: RunRecord) -> Run:
+    """What `gate` compares of a run."""
+    scalars = {name: (value, unit) for name, (value, unit) in record.summary.scalars.items() if name in METRICS}
+    for name, d in record.summary.latencies.items():
+        scalars |= {f"{name}.{p}": (getattr(d, p), "ms") for p in ("p50", "p99")}
+    values = {name: None if value is None else float(value) for name, (value, _) in scalars.items()}
+    return Run({"clock": record.clock}, values, {name: unit for name, (_, unit) in scalars.items()}, ())
 
 
 def _verdict(aimed: Comparison | None) -> str:
@@ -221,12 +233,14 @@ def _is_worse(c: Comparison) -> bool:
 
 def _rank(line: LeverLine) -> tuple[float, ...]:
     """What keeps the promises comes first, then what needs no more devices (and does not do next to nothing), then what
-    helps most; of two that help about as much, the one that leaves the answers alone.
+    helps most; of those that keep the promises, first what harms least; of two that help about as much, the one that
+    leaves the answers alone.
     """
     ratio = line.ratio or math.inf
     devices = line.devices if ratio < _LITTLE else math.inf
     about = round(math.log(ratio) / _ABOUT) if math.isfinite(ratio) else math.inf
-    return (_ORDER.index(line.verdict), not line.keeps, devices, about, QUALITY in line.cost, ratio)
+    harm = round(line.harm / _ABOUT) if line.promised and line.keeps else 0
+    return (_ORDER.index(line.verdict), not line.keeps, devices, harm, about, QUALITY in line.cost, ratio)
 
 
 def _pairs(options: Sequence[Option], lines: Sequence[LeverLine], symptoms: Sequence[Symptom]) -> list[Option]:

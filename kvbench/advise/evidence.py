@@ -12,6 +12,7 @@ A step in which somebody waits says what held the head of the queue back:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ class Evidence:
     attention   share of a decode step that reading KV takes
     running     sequences that run at once, in the mean over the steps
     idle        share of the time between first and last arrival in which no step ran
+    fetch       share of TTFT in which nothing is computed because KV is still on its way
+    ranks_wait  share of the ranks' time that they wait for the slowest of each step
     cached      of prompt tokens: found, at most found in this memory, at most found in an endless one
     """
 
@@ -66,6 +69,8 @@ class Evidence:
     attention: float
     running: float
     idle: float
+    fetch: float
+    ranks_wait: float
     cached: tuple[float, float, float]
 
     @property
@@ -90,6 +95,7 @@ def evidence_of(result: Result, system: System) -> Evidence:
     waited = max(sum(waits.values()), 1)
     decode, exposed = _decode_only(journal.steps), counters.exposed_host_ns
     summary = result.record.summary
+    ranks = next((section.figures for section in result.record.sections if section.name == "ranks"), {})
     found, optimum, endless = (float(summary[f"hit_rate{bound}"] or 0.0) for bound in ("", "_optimum", "_infinite"))
     return Evidence(
         figures=_figures(summary),
@@ -100,9 +106,11 @@ def evidence_of(result: Result, system: System) -> Evidence:
         stall=_share(after - parts["decode"] - parts["preempted"], after),
         decode_ms=_median_step(decode) / NS_PER_MS,
         exposed=_share(exposed, exposed + counters.device_ns),
-        **_of_device(decode, counters, system),
+        **_of_device(decode, counters, system, bool(ranks)),
         running=_running(journal.steps),
-        idle=_idle(journal),
+        idle=_idle(journal, counters.num_engines),
+        fetch=_share(sum(parts.get(name, 0) for name in ("transfer", "fetch")), first),
+        ranks_wait=ranks_wait(ranks),
         cached=(found, optimum, endless),
     )
 
@@ -149,12 +157,13 @@ def _median_step(steps: I64) -> int:
     return int(duration[order][np.searchsorted(ends, (ends[-1] + 1) // 2)])
 
 
-def _of_device(decode: I64, counters: Counters, system: System) -> dict[str, float]:
+def _of_device(decode: I64, counters: Counters, system: System, in_ranks: bool) -> dict[str, float]:
     """What decode steps wait for launches and, their time less what the tables say of the rest, spend on reading KV.
 
-    A step that takes as long as its launches do waits for them, whatever it reads.
+    A step that takes as long as its launches do waits for them, whatever it reads. Of ranks that step together nothing
+    is known: their steps hold waits and exchanges of tokens.
     """
-    if not len(decode):
+    if not len(decode) or in_ranks:
         return {"launch": 0.0, "attention": 0.0}
     times, graphs = found_times(system), graphs_of(system)
     tokens = decode[:, STEP_COLUMNS.index("decode_seqs")].astype(np.float64)
@@ -183,7 +192,22 @@ def _running(steps: I64) -> float:
     return float((steps[:, STEP_COLUMNS.index("running")] * duration).sum() / max(duration.sum(), 1))
 
 
-def _idle(journal: Journal) -> float:
+def ranks_wait(figures: Mapping[str, Any]) -> float:
+    """Of ranks that step together, at the barrier or within a layer for the fullest device; 0 where there are none.
+
+    figures   of their section of the report
+    """
+    if not figures:
+        return 0.0
+    waited = sum(figures["wait_ns"])
+    barrier = _share(waited, waited + sum(figures["busy_ns"]))
+    layers = [layer["after"] or layer["before"] for layer in figures.get("balancedness", ())]
+    even = [share for share in layers if share]
+    idle = 1 - sum(even) / len(even) if even else 0.0
+    return max(barrier, _share(figures.get("experts_ns", 0) * idle, figures["step_ns"]))
+
+
+def _idle(journal: Journal, engines: int) -> float:
     """Between the first arrival and the last: draining at the end is no sign of anything."""
     came = journal.arrival_ns[journal.arrival_ns >= 0]
     if not came.size or not len(journal.steps):
@@ -192,7 +216,7 @@ def _idle(journal: Journal) -> float:
     start = journal.steps[:, STEP_COLUMNS.index("start_ns")]
     stop = start + journal.steps[:, STEP_COLUMNS.index("duration_ns")]
     ran = int(np.maximum(np.minimum(stop, end) - np.maximum(start, begin), 0).sum())
-    return max(1.0 - _share(ran, end - begin), 0.0) if end > begin else 0.0
+    return max(1.0 - _share(ran, (end - begin) * engines), 0.0) if end > begin else 0.0
 
 
 def _share(part: float, whole: float) -> float:

@@ -6,33 +6,15 @@ Nothing here says that a lever helps: the trials do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from ..bench.step_times import graphs_of
 from ..bench.system import System, engine_limits
 from ..costs.models import KV_BYTES, divides
 from ..engine.settings import TOKEN_BUDGET
 from .evidence import Evidence
-
-FREE = "nothing"
-QUALITY = "quality of the answers: measure it"
-MARGIN = "the margin of memory for peaks"
-
-
-@dataclass(frozen=True)
-class Option:
-    """One change. changes: "key=value" each. devices: how many times the devices of now it takes."""
-
-    lever: str
-    changes: tuple[str, ...]
-    cost: str = FREE
-    devices: float = 1.0
-
-    @property
-    def keys(self) -> str:
-        return " ".join(self.changes)
-
+from .fleet_levers import expert_balance, host_tier, more_engines, no_host_tier, router
+from .option import MARGIN, QUALITY, Option, one
 
 Lever = Callable[[System, Evidence], list[Option]]
 
@@ -45,13 +27,13 @@ def smaller_chunks(system: System, e: Evidence) -> list[Option]:
     sizes = [size for size in (2048, 1024, 512, 256) if size < most]
     if _is_vllm(system):
         places = config["scheduler.max_num_seqs"]
-        return [_one("smaller chunks", "scheduler.max_num_batched_tokens", s) for s in sizes if s >= places]
+        return [one("smaller chunks", "scheduler.max_num_batched_tokens", s) for s in sizes if s >= places]
     return [
-        *(_one("smaller chunks", "scheduler.chunked_prefill_size", s) for s in sizes),
+        *(one("smaller chunks", "scheduler.chunked_prefill_size", s) for s in sizes),
         *(
             []
             if config["scheduler.enable_mixed_chunk"]
-            else [_one("mixed steps", "scheduler.enable_mixed_chunk", "true")]
+            else [one("mixed steps", "scheduler.enable_mixed_chunk", "true")]
         ),
     ]
 
@@ -62,14 +44,14 @@ def shorter_prompt_parts(system: System, e: Evidence) -> list[Option]:
         return []
     most = engine_limits(system.config).max_batched_tokens
     sizes = [size for size in (2048, 512) if size < most]
-    return [_one("a share for long prompts", "scheduler.long_prefill_token_threshold", size) for size in sizes]
+    return [one("a share for long prompts", "scheduler.long_prefill_token_threshold", size) for size in sizes]
 
 
 def larger_chunks(system: System, e: Evidence) -> list[Option]:
     """Weights are read for more tokens at once; decodes beside them wait longer."""
     key = "scheduler.max_num_batched_tokens" if _is_vllm(system) else "scheduler.chunked_prefill_size"
     now = system.config[key]
-    return [_one("larger chunks", key, size) for size in (8192, 16384) if 0 < now < size][:1]
+    return [one("larger chunks", key, size) for size in (8192, 16384) if 0 < now < size][:1]
 
 
 def prefix_cache(system: System, e: Evidence) -> list[Option]:
@@ -78,7 +60,7 @@ def prefix_cache(system: System, e: Evidence) -> list[Option]:
     if config["cache.allocation"] != "paged" or config["cache.copy_on_write"]:
         return []
     kinds = [own] if config["cache.kind"] == "none" else []
-    return [_one("prefix cache", "cache.kind", kind) for kind in kinds]
+    return [one("prefix cache", "cache.kind", kind) for kind in kinds]
 
 
 def eviction(system: System, e: Evidence) -> list[Option]:
@@ -87,7 +69,7 @@ def eviction(system: System, e: Evidence) -> list[Option]:
     if config["cache.kind"] == "none":
         return []
     policies = [name for name in ("slru", "s3fifo", "lfu", "cost-aware") if name != config["cache.eviction"]]
-    return [_one("eviction", "cache.eviction", name) for name in policies]
+    return [one("eviction", "cache.eviction", name) for name in policies]
 
 
 def prefix_order(system: System, e: Evidence) -> list[Option]:
@@ -129,24 +111,24 @@ def headroom(system: System, e: Evidence) -> list[Option]:
     config = system.config
     if _is_vllm(system):
         shares = [share for share in (0.02, 0.1) if share > config["scheduler.watermark"]]
-        return [_one("headroom", "scheduler.watermark", share) for share in shares]
+        return [one("headroom", "scheduler.watermark", share) for share in shares]
     now = config["scheduler.schedule_conservativeness"]
-    return [_one("headroom", "scheduler.schedule_conservativeness", value) for value in (1.3,) if value > now]
+    return [one("headroom", "scheduler.schedule_conservativeness", value) for value in (1.3,) if value > now]
 
 
 def fewer_places(system: System, e: Evidence) -> list[Option]:
     """Those who run are not thrown out again; more wait instead."""
     key, now = _places(system)
     places = [int(e.running * share) for share in (0.75, 0.5)] if e.preempted else []
-    return [_one("fewer at once", key, n) for n in places if 1 <= n < now]
+    return [one("fewer at once", key, n) for n in places if 1 <= n < now]
 
 
 def more_places(system: System, e: Evidence) -> list[Option]:
     """More sequences in a step."""
     if system.config["batching"] == "static":
-        return [_one("continuous batching", "batching", "continuous")]
+        return [one("continuous batching", "batching", "continuous")]
     key, now = _places(system)
-    return [_one("more at once", key, now * times) for times in (2, 4, 8)]
+    return [one("more at once", key, now * times) for times in (2, 4, 8)]
 
 
 def overlap(system: System, e: Evidence) -> list[Option]:
@@ -171,26 +153,29 @@ def graphs(system: System, e: Evidence) -> list[Option]:
 
 def more_ranks(system: System, e: Evidence) -> list[Option]:
     """Twice the devices work on each step."""
-    tp = 2 * system.config["tp"]
-    device, fits = system.deployment.device, divides(system.deployment.model, tp)
-    open_blocks = system.config.where["cache.blocks"] == "memory budget"
-    if not fits or not (device.scale_up or device.host_link) or not open_blocks or system.config["step_times"]:
+    config, device, tp = system.config, system.deployment.device, 2 * system.config["tp"]
+    fits = divides(system.deployment.model, tp) and bool(device.scale_up or device.host_link)
+    is_open = config.where["cache.blocks"] == "memory budget" and not config["step_times"] and config["ep"] == 1
+    if not fits or not is_open:
         return []
     return [Option("tensor parallelism", (f"tp={tp}",), "twice the devices", 2.0)]
 
 
 OF_SYMPTOM: dict[str, tuple[Lever, ...]] = {
     "prefill-stalls": (smaller_chunks, shorter_prompt_parts, prefix_cache),
-    "prefixes-again": (prefix_cache, eviction, more_memory, kv_type, prefix_order, smaller_blocks),
+    "prefixes-again": (prefix_cache, router, eviction, more_memory, kv_type, host_tier, prefix_order, smaller_blocks),
     "memory-limits": (more_memory, kv_type, headroom, smaller_blocks, fewer_places, prefix_cache),
     "places-limit": (more_places,),
     "idle-device": (overlap, graphs),
     "kv-bandwidth": (kv_type,),
     "too-much-load": (larger_chunks,),
+    "routing-imbalance": (router,),
+    "ranks-wait": (expert_balance,),
+    "transfers-exposed": (no_host_tier,),
 }
 """Symptom -> levers, the likeliest first."""
 
-LAST: tuple[Lever, ...] = (more_ranks,)
+LAST: tuple[Lever, ...] = (more_ranks, more_engines)
 """Against every symptom, and paid for."""
 
 
@@ -199,28 +184,6 @@ def options_for(symptoms: Iterable[str], system: System, e: Evidence) -> list[Op
     levers = [lever for name in symptoms for lever in OF_SYMPTOM[name]]
     found = [option for lever in dict.fromkeys([*levers, *LAST]) for option in lever(system, e)]
     return list({option.changes: option for option in found}.values())
-
-
-def together(a: Option, b: Option) -> Option:
-    """Both changes at once."""
-    cost = " and ".join(dict.fromkeys(c for c in (a.cost, b.cost) if c != FREE)) or FREE
-    return Option(f"{a.lever} + {b.lever}", (*a.changes, *b.changes), cost, a.devices * b.devices)
-
-
-def do_not_clash(a: Option, b: Option) -> bool:
-    """They change different keys."""
-    return not {c.partition("=")[0] for c in a.changes} & {c.partition("=")[0] for c in b.changes}
-
-
-def within(options: Sequence[Option], budget: int) -> list[Option]:
-    """As many as may be tried: in turn the first option of each lever, then the second, and so on."""
-    by_lever: dict[str, list[Option]] = {}
-    for option in options:
-        by_lever.setdefault(option.lever, []).append(option)
-    depth = max(map(len, by_lever.values()), default=0)
-    in_turn = [own[i] for i in range(depth) for own in by_lever.values() if i < len(own)]
-    kept = set(in_turn[:budget])
-    return [option for option in options if option in kept]
 
 
 def _is_vllm(system: System) -> bool:
@@ -237,7 +200,3 @@ def _blocks(system: System, times: float) -> tuple[str, ...]:
 def _places(system: System) -> tuple[str, int]:
     key = "scheduler.max_num_seqs" if _is_vllm(system) else "scheduler.max_running_requests"
     return key, system.config[key]
-
-
-def _one(lever: str, key: str, value: object) -> Option:
-    return Option(lever, (f"{key}={value}",))

@@ -9,30 +9,11 @@ are told apart as their heads describe them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from .evidence import Evidence
-
-TTFT, DECODE = ("ttft",), ("itl", "tpot")
-
-
-@dataclass(frozen=True)
-class Symptom:
-    """name: as levers know it. signal: share of the latencies in `hurts`. weight: of the time from arrival to end.
-    evidence: one line each.
-    """
-
-    name: str
-    title: str
-    signal: float
-    threshold: float
-    weight: float
-    hurts: tuple[str, ...]
-    evidence: tuple[str, ...]
-
-
-Rule = Callable[[Evidence], Symptom]
+from .fleet_symptoms import ranks_wait, routing_imbalance, transfers_exposed
+from .rule import DECODE, TTFT, Rule, Symptom, percent
 
 WEAK = 0.25
 """Share of its threshold at which a signal counts where a promise is broken and no signal reaches its own."""
@@ -50,7 +31,7 @@ def prefill_stalls(e: Evidence) -> Symptom:
         signal * (1 - e.first),
         DECODE,
         (
-            f"{_percent(e.stall)} of the time after the first token goes to steps with prompts of others",
+            f"{percent(e.stall)} of the time after the first token goes to steps with prompts of others",
             f"ITL p99 {e['itl.p99']:.1f} ms, a step of decodes alone {e.decode_ms:.1f} ms ({tail:.1f} times)",
         ),
     )
@@ -69,11 +50,11 @@ def prefixes_again(e: Evidence) -> Symptom:
         e.needless * (prefill * e.first + e.stall * (1 - e.first)),
         TTFT if e.stall * e.needless < 0.05 else (*TTFT, *DECODE),
         (
-            f"{_percent(found)} of prompt tokens found, {_percent(endless)} in an endless cache: "
-            f"{_percent(e.needless)} of those computed were needless",
-            f"prefill and waiting for it are {_percent(prefill)} of TTFT",
-            f"of the gap {_percent(max(endless - optimum, 0))} points are memory, "
-            f"{_percent(max(optimum - found, 0))} policy: {_percent(optimum)} here with the future known",
+            f"{percent(found)} of prompt tokens found, {percent(endless)} in an endless cache: "
+            f"{percent(e.needless)} of those computed were needless",
+            f"prefill and waiting for it are {percent(prefill)} of TTFT",
+            f"of the gap {percent(max(endless - optimum, 0))} points are memory, "
+            f"{percent(max(optimum - found, 0))} policy: {percent(optimum)} here with the future known",
         ),
     )
 
@@ -89,10 +70,10 @@ def memory_limits(e: Evidence) -> Symptom:
         e.memory * e.first + e.preempted,
         TTFT if e.memory >= e.preempted else (*TTFT, *DECODE),
         (
-            f"{_percent(e.memory)} of TTFT is waiting for blocks while places are free",
-            f"{e['preemptions']:,.0f} preemptions: {_percent(e.preempted)} of the time from arrival to end, "
-            f"{_percent(again)} of the tokens computed are computed again",
-            f"blocks used {_used(e)}, tail waste {_percent(e['tail_waste_share'])} of their slots",
+            f"{percent(e.memory)} of TTFT is waiting for blocks while places are free",
+            f"{e['preemptions']:,.0f} preemptions: {percent(e.preempted)} of the time from arrival to end, "
+            f"{percent(again)} of the tokens computed are computed again",
+            f"blocks used {_used(e)}, tail waste {percent(e['tail_waste_share'])} of their slots",
         ),
     )
 
@@ -106,7 +87,7 @@ def places_limit(e: Evidence) -> Symptom:
         0.10,
         e.places * e.first,
         TTFT,
-        (f"{_percent(e.places)} of TTFT is waiting for a place", f"blocks used {_used(e)}"),
+        (f"{percent(e.places)} of TTFT is waiting for a place", f"blocks used {_used(e)}"),
     )
 
 
@@ -121,8 +102,8 @@ def idle_device(e: Evidence) -> Symptom:
         signal * (1 - e.first),
         DECODE,
         (
-            f"{_percent(e.exposed)} of the time of steps the device waits for the host",
-            f"launches are {_percent(e.launch)} of the device's time in steps of decodes",
+            f"{percent(e.exposed)} of the time of steps the device waits for the host",
+            f"launches are {percent(e.launch)} of the device's time in steps of decodes",
         ),
     )
 
@@ -138,7 +119,7 @@ def kv_bandwidth(e: Evidence) -> Symptom:
         signal * (1 - e.first),
         DECODE,
         (
-            f"{_percent(e.attention)} of the device's time in steps of decodes is reading KV",
+            f"{percent(e.attention)} of the device's time in steps of decodes is reading KV",
             f"a step of decodes alone takes {e.decode_ms:.1f} ms",
         ),
     )
@@ -155,8 +136,8 @@ def too_much_load(e: Evidence) -> Symptom:
         signal * e.first,
         TTFT,
         (
-            f"{_percent(e.device)} of TTFT is waiting for a step that has tokens left",
-            f"steps ran {_percent(1 - e.idle)} of the time between the first arrival and the last",
+            f"{percent(e.device)} of TTFT is waiting for a step that has tokens left",
+            f"steps ran {percent(1 - e.idle)} of the time between the first arrival and the last",
         ),
     )
 
@@ -169,6 +150,9 @@ RULES: tuple[Rule, ...] = (
     idle_device,
     kv_bandwidth,
     too_much_load,
+    routing_imbalance,
+    ranks_wait,
+    transfers_exposed,
 )
 
 
@@ -193,8 +177,4 @@ def _middle(rule: Rule, evidence: Sequence[Evidence]) -> Symptom:
 
 def _used(e: Evidence) -> str:
     blocks = max(e["blocks"], 1)
-    return f"{_percent(e['used_blocks_mean'] / blocks)} in the mean, {_percent(e['used_blocks_peak'] / blocks)} at most"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{percent(e['used_blocks_mean'] / blocks)} in the mean, {percent(e['used_blocks_peak'] / blocks)} at most"

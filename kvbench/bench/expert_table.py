@@ -1,7 +1,8 @@
 """Where placing experts anew pays: skew x tokens of a step x redundant experts, without an engine.
 
-Steps of equal tokens on every device are drawn and priced under the first map and under a balanced one; attention and
-the rest of a step are those of the cost tables. What a move costs is that of a synchronous one.
+Steps of equal tokens on every device are drawn and priced under the first map, with the fewest redundant experts asked
+for, and under a balanced one; attention and the rest of a step are those of the cost tables. What a move costs is that
+of a synchronous one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def expert_cases(changes: Sequence[tuple[str, str]], axes: Axes, progress: Progr
     cases: list[ExpertCase] = []
     total = len(axes.skews) * len(axes.tokens) * len(axes.redundant)
     for skew in axes.skews:
-        plain = _system(changes, skew, 0, "off")
+        plain = _system(changes, skew, min(axes.redundant), "off")
         blocks = plain.budget.num_blocks
         for tokens in axes.tokens:
             rest = _rest_ns(plain, tokens, axes)

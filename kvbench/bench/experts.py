@@ -12,6 +12,7 @@ from ..core.config import Config
 from ..core.errors import UsageError
 from ..core.requests import Requests
 from ..costs.step_times import Costs
+from ..engine.settings import TOKEN_BUDGET
 from ..experts.keys import EplbSettings, LoadSettings
 from ..experts.layout import Layout
 from ..experts.mixture import Mixture, Ranks
@@ -25,15 +26,20 @@ from .system import System
 def rank_simulation(system: System, requests: Requests, costs: Costs) -> LockstepSimulation:
     """Ranks that step together; with experts of their own where the step times leave these out."""
     config, settings = system.config, system.settings
-    ranks, deal = config["dp"], config["dp_deal"]
+    ranks, deal, balance = config["dp"], config["dp_deal"], config["dp_balance"]
+    if balance and settings.scheduler.discipline != TOKEN_BUDGET:
+        raise UsageError(
+            f"{config.where['dp_balance']}: dp_balance is a rule of vllm-ascend; it needs scheduler.discipline = "
+            f"{TOKEN_BUDGET}"
+        )
     if costs.tables.expert_token_ns == 0.0:
         if config["eplb.mode"] != "off":
             raise UsageError(
                 f"{config.where['eplb.mode']}: eplb.mode = {config['eplb.mode']}: {costs.source} has experts in its "
                 "steps, whatever their loads; leave out that file, or set eplb.mode = off"
             )
-        return LockstepSimulation(requests, settings, costs.tables, ranks, deal)
-    return ExpertSimulation(requests, settings, costs.tables, ranks, deal, mixture_of(system))
+        return LockstepSimulation(requests, settings, costs.tables, ranks, deal, balance=balance)
+    return ExpertSimulation(requests, settings, costs.tables, ranks, deal, mixture_of(system), balance)
 
 
 def mixture_of(system: System) -> Mixture:

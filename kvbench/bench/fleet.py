@@ -10,6 +10,7 @@ from ..core.config import Config, nest
 from ..core.errors import UsageError
 from ..routing.settings import RouterSettings, check_router
 from .keys import key_tree
+from .pairs import pair_fleet, with_pairs
 
 if TYPE_CHECKING:
     from ..cluster.fleet import Fleet
@@ -114,6 +115,8 @@ def closed_groups(config: Config, closed: Config) -> list[dict[str, Any]]:
 def with_fleet(record: RunRecord, simulation: Simulation, journal: Journal) -> RunRecord:
     """The record with what only a fleet shows."""
     fleet = simulation.fleet
+    if fleet.pairs is not None:
+        return with_pairs(record, simulation, journal)
     if fleet.router is None:
         return record
     from ..metrics.fleet import fleet_figures
@@ -133,6 +136,8 @@ def with_fleet(record: RunRecord, simulation: Simulation, journal: Journal) -> R
 def fleet_of(system: System, requests: Requests) -> Fleet | None:
     """The engines and their router, or None where there is one engine and no router."""
     config = system.asked
+    if (paired := pair_fleet(system)) is not None:
+        return paired
     if not is_fleet(config):
         return None
     from ..cluster.fleet import Fleet, Member

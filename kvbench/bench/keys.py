@@ -18,6 +18,7 @@ from ..costs.stream_keys import STREAM_KEYS
 from ..experts.keys import EPLB_KEYS, EXPERT_KEYS
 from ..metrics.keys import SLO_KEYS
 from ..offline.keys import OFFLINE_KEYS
+from ..pairs.settings import PAIR_KEYS
 from ..routing.settings import ROUTER_KEYS
 from ..scheduler.keys import BEAM_KEYS, CACHE_KEYS, FAULT_KEYS, SCHEDULER_KEYS
 from ..scheduler.presets import DEFAULT_PRESET
@@ -45,6 +46,7 @@ RUN_KEYS: tuple[Key, ...] = (
         "which rank gets a request; auto = least-waiting under vLLM, round-robin under SGLang",
         ("auto", *DEALS),
     ),
+    Key("dp_balance", "bool", False, "", "no rank admits while one runs as many as it may (vllm-ascend)"),
     Key("dtype", "choice", "bf16", "", "of the weights", DTYPES),
     Key("kv_dtype", "choice", "auto", "", "of the cache; auto = fp16 under fp16 weights, else bf16", KV_DTYPES),
     Key(
@@ -101,6 +103,7 @@ def key_tree() -> KeyTree:
         *BEAM_KEYS,
         *FLEET_KEYS,
         *ROUTER_KEYS,
+        *PAIR_KEYS,
         *KV_KEYS,
         *GRAPH_KEYS,
         *SYNC_KEYS,

@@ -24,18 +24,19 @@ def refusals(taken: Arrivals, journal: Journal, settings: EngineSettings) -> tup
     return (f"{count} of {refused.size} sequences were refused at arrival: {told}",)
 
 
-def failures(journal: Journal) -> tuple[str, ...]:
-    """One line on sequences that the engine gave up."""
+def failures(journal: Journal, several: bool = False) -> tuple[str, ...]:
+    """One line on sequences that were given up. several: of engines, which can go down, and transfers between them."""
     failed = journal.status == FAILED
     if not failed.any():
         return ()
     started = int((failed & (journal.scheduled_ns >= 0)).sum())
-    reasons = (
-        (started, "ran out of memory with nobody left to make room"),
-        (int(failed.sum()) - started, "could not be scheduled though nothing else ran"),
-    )
-    told = ", ".join(f"{count} {text}" for count, text in reasons if count)
-    return (f"{int(failed.sum())} of {failed.size} sequences FAILED: {told}; cache.blocks may be too few",)
+    if several:
+        why = ("had begun when their engine or a transfer failed", "found no engine that could run them")
+    else:
+        why = ("ran out of memory with nobody left to make room", "could not be scheduled though nothing else ran")
+    told = ", ".join(f"{n} {text}" for n, text in zip((started, failed.sum() - started), why, strict=True) if n)
+    hint = "" if several else "; cache.blocks may be too few"
+    return (f"{failed.sum()} of {failed.size} sequences FAILED: {told}{hint}",)
 
 
 def clip_notes(requests: Requests, taken: Arrivals) -> tuple[str, ...]:

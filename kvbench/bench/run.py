@@ -100,7 +100,8 @@ def run(
         complete = _finish(simulation, progress)
     with stages.stage("journal"):
         journal, counters = simulation.journal(), simulation.counters()
-        lost = (*refusals(simulation.arrivals, journal, system.settings), *failures(journal))
+        refused = refusals(simulation.arrivals, journal, system.settings)
+        lost = (*refused, *failures(journal, several=len(simulation.fleet.settings) > 1))
     with stages.stage("bounds"):
         bounds = run_bounds(simulation)
     with stages.stage("metrics"):

@@ -33,6 +33,7 @@ from ..engine.settings import (
 from ..scheduler.presets import automatic
 from ..workload.keys import FROM_SEED
 from .fleet import check_fleet, closed_groups
+from .pairs import check_pair_keys, is_paired
 from .start import check_start
 from .tiers import HOST_LINK_SHARE, closed_tiers, has_tiers, tier_rules
 
@@ -78,6 +79,7 @@ class System:
 def build_system(config: Config, record_steps: bool = False) -> System:
     """Close every open key and make the engine's settings. UsageError: cannot run, does not fit."""
     check_fleet(config)
+    check_pair_keys(config)
     asked = config
     config = _step_after_step(config)
     _check_runnable(config)
@@ -200,6 +202,8 @@ def _check_tlru(config: Config) -> None:
 
 def _step_after_step(config: Config) -> Config:
     """A preset's overlap gives way to rules that know none; where somebody asked for it, that is an error."""
+    if is_paired(config):
+        return config.replaced({"overlap": False}, "by pd")
     serial = config["batching"] == "static" or config["cache.copy_on_write"] or config["cache.allocation"] != "paged"
     if serial and config.where["overlap"].startswith("preset "):
         return config.replaced({"overlap": False}, "by batching" if config["batching"] == "static" else "by cache")

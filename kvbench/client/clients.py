@@ -31,8 +31,9 @@ from ..scheduler.state_columns import (
 )
 
 # Kinds of events, in order of precedence at one instant. Typed, since every literal would compile a callee of its own.
-ARRIVAL, ROUTED, READY, PLACE_FREE, CANCEL, MARK, FLUSH, REPORT, INCIDENT = np.arange(9)
+ARRIVAL, ROUTED, READY, PLACE_FREE, CANCEL, MARK, FLUSH, REPORT, INCIDENT, DEADLINE = np.arange(10)
 # ROUTED    the router has decided on a sequence, and it reaches its engine. READY: it is tokenised there
+# DEADLINE  of prefill and decode engines: a lease, a heartbeat, a time-out
 # REPORT    the router hears how loaded the engines are. INCIDENT: something happens to an engine
 
 

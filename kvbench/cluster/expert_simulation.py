@@ -23,8 +23,9 @@ class ExpertSimulation(LockstepSimulation):
         ranks: int,
         deal: str,
         mixture: Mixture,
+        balance: bool = False,
     ) -> None:
-        super().__init__(requests, settings, tables, ranks, deal, asks=True)
+        super().__init__(requests, settings, tables, ranks, deal, asks=True, balance=balance)
         self.mixture = mixture
         s = self.instances
         self._now, self._steps, self._tokens, self._terms = s.now, s.steps, s.tokens, s.terms

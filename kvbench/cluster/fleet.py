@@ -14,6 +14,7 @@ from ..core.units import NS_PER_MS
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
 from ..engine.build import Shared
 from ..engine.settings import EngineSettings
+from ..pairs.settings import PairRules
 from ..routing.build import decision_ns, make_router
 from ..routing.policies import no_verbs, verbs_of
 from ..routing.router import PREFILL_STEP
@@ -36,6 +37,7 @@ class Fleet:
     """Engines in order of their numbers.
 
     router       None = there is one engine, or one instance, and nobody has to choose
+    pairs        the first engines prefill, the others decode; None = all do both
     is_instance  they are the ranks of one instance, which deals requests to them itself
     incidents    what happens to engines
     sends_again  what an engine loses when it restarts is routed again; else it fails
@@ -43,6 +45,7 @@ class Fleet:
 
     members: tuple[Member, ...]
     router: RouterSettings | None = None
+    pairs: PairRules | None = None
     is_instance: bool = False
     incidents: tuple[Incident, ...] = ()
     sends_again: bool = False
@@ -76,7 +79,7 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
     router = make_router(
         settings,
         requests,
-        len(fleet.members),
+        fleet.pairs.num_prefill if fleet.pairs else len(fleet.members),
         shared.block_keys,
         first.block_tokens,
         prefill_table([m.tables for m in fleet.members], requests) if settings.policy in PREDICTING else None,

@@ -34,6 +34,7 @@ class Instances:
     first        (i + 1,) the ranks of an instance are engines first .. next first
     instance     (n,) the instance of each engine
     deal         see DEALS; turn: (i,) requests dealt so far
+    balance      no rank admits while one is full (vllm-ascend)
     statuses     (n,) what each rank has planned in the step at hand; IDLE and EMPTY: it runs a dummy step
     is_planned   (i,) 1 = planned, not started
     asks         Python adds to the queries of the ranks between plan and start
@@ -53,6 +54,7 @@ class Instances:
     instance: "i8[::1]"
     deal: "i8"
     turn: "i8[::1]"
+    balance: "b1"
     statuses: "i8[::1]"
     is_planned: "i8[::1]"
     asks: "b1"
@@ -71,7 +73,7 @@ class Instances:
     step_ns: "i8[::1]"
 
 
-def make_instances(ranks: Sequence[int], deal: str, asks: bool = False) -> Instances:
+def make_instances(ranks: Sequence[int], deal: str, asks: bool = False, balance: bool = False) -> Instances:
     """At t = 0. ranks: of each instance. UsageError: a rule that nobody knows."""
     if deal not in DEALS:
         raise UsageError(f"unknown rule {deal!r} for dealing requests to ranks: one of {', '.join(DEALS)}")
@@ -83,6 +85,7 @@ def make_instances(ranks: Sequence[int], deal: str, asks: bool = False) -> Insta
         "instance": np.repeat(np.arange(i), np.array(ranks)),
         "deal": DEALS.index(deal),
         "asks": asks,
+        "balance": balance,
     }
     for name in Instances.fields:
         if name not in values:

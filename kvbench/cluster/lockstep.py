@@ -85,13 +85,28 @@ def _tell_all_ends(w, s, i):
 
 
 @jit
+def _is_any_full(w, s, i):
+    """source: vllm-ascend's balance scheduler: nobody admits while a rank runs as many sequences as it may"""
+    for k in range(s.first[i], s.first[i + 1]):
+        e = w.engines[k]
+        if e.slots.running >= e.rules.max_num_seqs:
+            return True
+    return False
+
+
+@jit
 def _plan(w, s, i):
     """Every rank plans. Returns the best status of them, as a number below EMPTY where something runs; -1: a fault."""
     best = IDLE
+    holds = s.balance and _is_any_full(w, s, i)
     for k in range(s.first[i], s.first[i + 1]):
         e = w.engines[k]
         w.at = k
+        most = e.rules.max_num_seqs
+        if holds:
+            e.rules.max_num_seqs = min(e.slots.running, most)
         s.statuses[k] = plan_step(e, w.befores[k], w.schedules[k])
+        e.rules.max_num_seqs = most
         if e.fault != NO_FAULT:
             return np.int64(-1)
         best = min(best, s.statuses[k])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core.journal import NEVER
 from ..core.requests import I64, Requests
 from ..costs.tables import CostTables
 from ..engine.settings import EngineSettings
@@ -44,12 +45,18 @@ class LockstepSimulation(Simulation):
         ranks: int,
         deal: str,
         asks: bool = False,
+        balance: bool = False,
     ) -> None:
         super().__init__(requests, settings, tables, Fleet((Member(settings, tables),) * ranks, is_instance=True))
-        self.instances: Instances = make_instances([ranks], deal, asks)
+        self.instances: Instances = make_instances([ranks], deal, asks, balance)
 
     def _turn(self, until_ns: int, max_steps: int) -> int:
         return compiled_lockstep()(self.world, self.instances, until_ns, max_steps)
+
+    def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
+        """With the rank of every sequence."""
+        rank = np.where(sequences["engine"] >= 0, sequences["engine"], NEVER)
+        return {"rank": rank, **super()._columns(sequences)}
 
     def barrier(self) -> BarrierTotals:
         """Totals so far."""

@@ -15,6 +15,7 @@ from numba import njit, types
 from ..client.clients import (
     ARRIVAL,
     CANCEL,
+    DEADLINE,
     INCIDENT,
     PLACE_FREE,
     READY,
@@ -45,12 +46,15 @@ from ..engine.step import (
 )
 from ..engine.step import PLANNED as STEP_PLANNED
 from ..kernels.event_heap import push_event
-from ..memory.operations import OP_SOURCE, OP_TARGET
+from ..memory.operations import OP_KIND, OP_SOURCE, OP_TARGET, SEND
+from ..pairs.state import DUE, QUIT, SENT, TURN
+from ..pairs.state import LANDED as KV_LANDED
+from ..routing.router import ENDED as LEFT
 from ..routing.router import NO_ENGINE
 from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
-from ..scheduler.side import BOTH
+from ..scheduler.side import BOTH, PREFILL
 from ..scheduler.state_columns import NO_FAULT, NO_SEQ, STUCK, TOKENIZING
 from ..scheduler.state_columns import ROUTED as ON_ITS_WAY
 from .routing import arrived, hear_first_tokens, left, look_at_all, send_out, tokenise
@@ -111,6 +115,8 @@ def happen(w):
         _report(w, now)
     elif kind == INCIDENT:
         w.incident = subject
+    elif kind == DEADLINE:
+        between(w, DUE, subject, NO_ENGINE, now)
     else:
         for k in range(w.ready.size):
             tell(w, k, FOR_PYTHON, (kind << 32) + subject, now)
@@ -127,12 +133,33 @@ def deliver(w, seq, k):
 
 
 @inline
+def hand_out(w, seq):
+    """A sequence has reached the server of its engine."""
+    k = w.clients.seqs.engine[seq]
+    if w.paired:
+        w.clients.seqs.state[seq] = ON_ITS_WAY
+        between(w, SENT, seq, k, w.now)
+    else:
+        deliver(w, seq, k)
+
+
+@inline
+def between(w, what, subject, k, now):
+    """Something happens between prefill and decode engines, see pairs.state."""
+    verb = w.between
+    verb(w.pairs, w.clients, w.engines, w.ready, w.stepping, what, subject, k, now)
+
+
+@inline
 def _cancel(w, seq, now):
     """A client gives up: nobody has seen the sequence yet, or its engine has to let it go."""
     q = w.clients.seqs
     before = q.state[seq]
     if not give_up(w.clients, seq, now):
-        tell(w, q.engine[seq], LEAVE, seq, now)
+        if w.paired:
+            between(w, QUIT, seq, NO_ENGINE, now)
+        else:
+            tell(w, q.engine[seq], LEAVE, seq, now)
     elif before == TOKENIZING:
         arrived(w, seq)
         left(w, seq, now)
@@ -152,6 +179,8 @@ def end_operation(w):
     """What moves beside the steps and is there next. The engines at its two ends hear of it at their step boundary."""
     now, end_next = w.links.next_ns, w.end_next
     row = end_next(w.links, w.operations)
+    if w.operations.rows[row, OP_KIND] == SEND:
+        between(w, KV_LANDED, row, NO_ENGINE, now)
     source, target = w.operations.rows[row, OP_SOURCE], w.operations.rows[row, OP_TARGET]
     if source >= 0:
         _land(w, source, row, now)
@@ -171,10 +200,24 @@ def _land(w, k, row, now):
 def tell_ends(w, e):
     """The clients hear of the sequences of an engine that are over, in the order in which they ended."""
     hear_first_tokens(w, e)
+    if w.paired:
+        _tell_pair(w, e)
+        return
     while e.ended_head != NO_SEQ:
         seq = take_ended(e)
         left(w, seq, e.now)
         ended(w.clients, seq)
+
+
+@jit
+def _tell_pair(w, e):
+    """The other side hears the news of an engine, and the clients and the router through it."""
+    if e.side.role == PREFILL:
+        seq = e.ended_head
+        while seq != NO_SEQ:
+            w.hear(w.router, w.clients.seqs, LEFT, seq, e.number, e.now)
+            seq = NO_SEQ if seq == e.ended_tail else e.seqs.ended_next[seq]
+    between(w, TURN, np.int64(NO_SEQ), e.number, e.now)
 
 
 @jit
@@ -234,7 +277,7 @@ def _advance(w, until_ns, max_steps, measured):
     while steps < max_steps:
         k = first_ready(w)
         e, at, next_ns = w.engines[k], w.ready[k], min(next_time(c), w.links.next_ns)
-        if at == NEVER_NS and c.num_done == num:
+        if at == NEVER_NS and c.num_done == num and w.pairs.held == 0:
             return DONE
         if next_ns < at or (next_ns == at and next_ns != NEVER_NS and w.stepping[k] == 0):
             if next_ns > until_ns:
@@ -244,7 +287,7 @@ def _advance(w, until_ns, max_steps, measured):
             else:
                 seq = happen(w)
                 if seq != NO_SEQ:
-                    deliver(w, seq, c.seqs.engine[seq])
+                    hand_out(w, seq)
                 if w.incident != NO_INCIDENT:
                     return CONTROL
             continue
@@ -268,6 +311,8 @@ def _advance(w, until_ns, max_steps, measured):
             tell_ends(w, e)
             continue
         status = plan_step(e, w.befores[k], w.schedules[k])
+        if w.paired:
+            tell_ends(w, e)
         if e.fault != NO_FAULT:
             return FAULT
         if status == IDLE or status == EMPTY:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,13 @@ from ..core.journal import Counters
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
-from ..engine.arrival import of_fleet
 from ..engine.attribution import parts_of
 from ..engine.build import build_engine, share
 from ..engine.disciplines import units
 from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
 from ..engine.settings import EngineSettings
+from ..metrics.pairs import PairTimes
 from ..prefix.keys import BlockKeys
 from ..routing.settings import belief_of
 from ..scheduler.shadow import VIOLATIONS
@@ -44,7 +44,9 @@ from .counters import counters_of
 from .fleet import Fleet, Member, routing_of
 from .flush import Flushes
 from .incidents import Incidents
+from .kv_in_flight import check_transfers
 from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
+from .paired import announce_faults, decode_columns, joined, make_pairs_of, pair_times, taken_by, with_decode_queue
 from .tiers import fetches, tier_columns
 from .world import NO_INCIDENT, make_world
 
@@ -111,12 +113,14 @@ class Simulation:
         self.settings = settings
         self.fleet = fleet or Fleet((Member(settings, tables),))
         self.fleet.check()
-        verbs = {unit.name: unit for of in self.fleet.settings for unit in units(of)}
+        verbs = {unit.name: unit for of in self.fleet.settings if of.role == "both" for unit in units(of)}
         helpers = begin((*verbs.values(), UNIT))
-        self.arrivals = of_fleet(requests, self.fleet.settings)
+        self.arrivals = taken_by(requests, self.fleet)
         self._shared = shared = share(requests, settings, taken=self.arrivals)
+        self._pairs = pairs = make_pairs_of(self.fleet.pairs, shared, settings) if self.fleet.pairs else None
         self.engines: list[Engine] = [self._new_engine(number) for number in range(len(self.fleet.members))]
         self._retired: list[tuple[Engine, list[int]]] = []  # with their rows_before
+        self.seqs = shared.seqs
         clients = make_clients(
             shared.requests,
             shared.seqs,
@@ -124,9 +128,11 @@ class Simulation:
             closed_loop=settings.closed_loop,
         )
         helpers.finish()
-        self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared))
+        self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared), pairs)
         self._is_prepared = settings.cache.state == "cold"
         self._flushes = Flushes(requests, settings)
+        if self.fleet.pairs:
+            announce_faults(self.fleet.pairs, clients)
         if self.world.refresh_ns > 0:
             announce(clients, 0, REPORT, 0)
         for index, time_ns in enumerate(self._flushes.times):
@@ -139,13 +145,15 @@ class Simulation:
     def _new_engine(self, number: int) -> Engine:
         """One that is empty."""
         member, router = self.fleet.members[number], self.fleet.router
+        role, shared, pairs = member.settings.role, self._shared, self._pairs
+        is_told = router is not None and role != "decode"  # of two sides a router knows the first
         return build_engine(
-            self._shared,
+            replace(shared, seqs=pairs.legs) if pairs and role == "prefill" else shared,
             member.settings,
             member.tables,
             number=number,
-            tells_first=router is not None,
-            tells_blocks=router is not None and belief_of(router) == "events",
+            tells_first=is_told,
+            tells_blocks=is_told and router is not None and belief_of(router) == "events",
         )
 
     @property
@@ -212,6 +220,8 @@ class Simulation:
         for engine in self.engines:
             if not stepping[engine.number]:
                 check_integrity(engine)
+        if self.fleet.pairs:
+            check_transfers(self.engines, self.world.operations)
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Run to the end in slices, calling progress(sequences done, all) between them."""
@@ -260,7 +270,7 @@ class Simulation:
 
     def journal(self) -> core_journal.Journal:
         """Rows of everything so far; sequences that have not ended have status PARTIAL."""
-        q = self.engine.seqs.read()
+        q = self.seqs.read()
         status = np.full(q["state"].size, core_journal.PARTIAL, np.int64)
         for state, name in _STATUS_OF_STATE.items():
             status[q["state"] == state] = name
@@ -272,7 +282,11 @@ class Simulation:
         sample = np.arange(status.size) - q["first"][q["request"]]
         heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
         journals = [e.journal.read() for e in (*(old for old, _ in self._retired), *self.engines)]
+        if self.fleet.pairs:
+            q = joined(q, self.world.pairs)
         parts = parts_of(q, status, self.fleet.settings, self._waits(status), fetches(self.engines, q["engine"]))
+        if self.fleet.pairs:
+            parts = with_decode_queue(parts, self.seqs.read(), self.world.pairs)
         return core_journal.Journal(
             request_index=q["request"][heard],
             sample=sample[heard],
@@ -300,12 +314,14 @@ class Simulation:
         """Parts of the time that only some runs have."""
         if self.fleet.router is None:
             return {}
-        q, route_ns = self.engine.seqs, self.world.route_ns
+        q, route_ns = self.seqs, self.world.route_ns
         decided = (q.engine >= 0) & ((status != core_journal.CANCELLED) | (q.queued >= 0))
         return {"route": np.where(decided, route_ns, 0)}
 
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
         """What only a fleet, or engines with tiers, have for each sequence."""
+        if self.fleet.pairs:
+            return decode_columns(sequences, self.world.pairs)
         columns = tier_columns(self.engines, sequences["engine"], sequences["cached"])
         if self.fleet.router is None:
             return columns
@@ -328,6 +344,10 @@ class Simulation:
     def counters(self) -> Counters:
         """Totals so far, of all engines."""
         return counters_of(self._lives(), self.settings, int(self.world.now))
+
+    def pair_times(self) -> PairTimes:
+        """Times between prefill and decode engines, where there are such."""
+        return pair_times(self.seqs.read(), self.world.pairs)
 
     def counters_by_engine(self) -> list[Counters]:
         """The same, of each."""

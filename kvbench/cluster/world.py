@@ -18,8 +18,11 @@ from ..core.units import NEVER_NS
 from ..engine.disciplines import CANCEL, VERB, discipline_of, moving_of, watch_of
 from ..memory.links import LAND_FUNCTION, Links, end_pointer
 from ..memory.operations import Operations
+from ..pairs.disciplines import pair_pointer, side_of
+from ..pairs.state import BETWEEN, Pairs, no_pairs
 from ..routing.policies import RouterVerbs
 from ..routing.router import HEAR_FUNCTION, ROUTE_FUNCTION, UNKNOWN, Router
+from ..scheduler.side import BOTH
 from ..scheduler.state import Engine
 from .routing import LOOK_FUNCTION, listen_pointer, look_pointer
 
@@ -43,6 +46,7 @@ class World:
     route_ns    (sequences or 0,) what the decision on each takes
     predicted   (sequences or 0,) tokens that the router believed cached where it sent it
     refresh_ns  between two reports of load to the router; 0 = none
+    paired      some engines prefill, the others decode. pairs, between: what they have between them, see pairs.state
     incident    what has happened to an engine and Python has to carry out, or NO_INCIDENT
     at          the engine that had its turn last: the one that Python acts on (see loop.CONTROL, loop.PLANNED)
     """
@@ -73,6 +77,9 @@ class World:
     predicted: "i8[::1]"
     refresh_ns: "i8"
     incident: "i8"
+    paired: "b1"
+    pairs: "Pairs"
+    between: "BETWEEN"
 
 
 NO_INCIDENT = -1
@@ -88,10 +95,11 @@ class Routing:
     refresh_ns: int = 0
 
 
-def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing) -> World:
+def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing, pairs: Pairs | None = None) -> World:
     """At t = 0, nothing has happened."""
     router, looks = routing.router, routing.refresh_ns > 0 or routing.router.wants_load or routing.router.wants_truth
-    disciplines, moving = [discipline_of(e) for e in engines], [moving_of(e) for e in engines]
+    sides = [(discipline_of(e), moving_of(e)) if e.side.role == BOTH else side_of(e) for e in engines]
+    disciplines, moving = [discipline for discipline, _ in sides], [moves for _, moves in sides]
     return World(
         clients,
         0,
@@ -119,7 +127,16 @@ def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing) ->
         np.full(routing.route_ns.size, UNKNOWN, np.int64),
         routing.refresh_ns,
         NO_INCIDENT,
+        pairs is not None,
+        no_pairs(clients.seqs) if pairs is None else pairs,
+        pair_pointer(_protocol(engines[0])),
     )
+
+
+def _protocol(engine: Engine) -> str:
+    if engine.side.role == BOTH:
+        return ""
+    return "push" if engine.rules.prefill_first else "pull"
 
 
 def _listed(values: Sequence[Any], kind: str) -> Any:

@@ -115,8 +115,9 @@ class KeyTree:
         phases: tuple[dict[str, Any], ...] = ()
         for layer in layers:
             for name, value in layer.values.items():
-                owner = self.key_of(name, layer.where).name
-                values[owner] = value if owner == name else _with_field(values[owner], owner, name, value, layer)
+                key = self.key_of(name, layer.where)
+                owner = key.name
+                values[owner] = value if owner == name else _with_field(values[owner], key, name, value, layer)
                 where[owner] = layer.where
             phases = layer.phases or phases
         return Config(values, where, phases)
@@ -141,6 +142,8 @@ def check(key: Key, value: Any, where: str, folder: Path | None = None) -> Any:
         return value
     if kind == "length" and isinstance(value, Mapping | str):
         return _with_files(value, folder) if isinstance(value, Mapping) else value
+    if kind == "engines":
+        return _engines(key, value, where)
     if kind == "names":
         return _names(key, value, where)
     if kind == "tables":
@@ -158,6 +161,14 @@ def _with_files(table: Mapping[str, Any], folder: Path | None) -> dict[str, Any]
     if isinstance(found.get("parts"), list | tuple):
         found["parts"] = [_with_files(p, folder) if isinstance(p, Mapping) else p for p in found["parts"]]
     return found
+
+
+def _engines(key: Key, value: Any, where: str) -> int | dict[str, Any]:
+    """A number, or a table that says more; whose keys its reader checks."""
+    count = value.get("engines", 1) if isinstance(value, Mapping) else value
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= (key.high or count):
+        raise UsageError(f"{where}: {key.name} is a number of engines, or a table with one; got {_shown(count)}")
+    return dict(value) if isinstance(value, Mapping) else count
 
 
 def _names(key: Key, value: Any, where: str) -> str | list[str]:
@@ -254,6 +265,9 @@ def _find(name: str, keys: Mapping[str, Key], where: str) -> Key:
     owner = keys.get(name.rpartition(".")[0])
     if owner is not None and owner.kind == "length":
         return owner
+    engines = next((key for n, key in keys.items() if key.kind == "engines" and name.startswith(n + ".")), None)
+    if engines is not None:
+        return engines
     table = [n for n in keys if n.startswith(name + ".")]
     if table:
         raise UsageError(f"{where}: {name} is a table of keys; set one of them, for example {table[0]}")
@@ -275,10 +289,13 @@ def _flatten(
     return values
 
 
-def _with_field(current: Any, owner: str, name: str, value: Any, layer: Layer) -> dict[str, Any]:
+def _with_field(current: Any, key: Key, name: str, value: Any, layer: Layer) -> dict[str, Any]:
+    owner = key.name
+    if key.kind == "engines" and isinstance(current, int):
+        current = {"engines": current}  # so many, with a key of their own
     if not isinstance(current, Mapping):
         raise UsageError(f"{layer.where}: {owner} is {_shown(current)}, not a table; {name} has nothing to change")
-    return {**current, name.rpartition(".")[2]: value}
+    return {**current, name[len(owner) + 1 :]: value}
 
 
 def _parse(raw: str, key: Key | None) -> Any:

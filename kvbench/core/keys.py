@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("int", "float", "str", "bool", "length", "path", "names", "tables", "choice", "choice-or-function")
+KINDS = ("int", "float", "str", "bool", "length", "path", "names", "tables", "engines", "choice", "choice-or-function")
 """length: a number (a fixed value) or a table that names a distribution; path: a file, relative to the
-file that names it; names: a string or a list of different ones; tables: a list of tables; choice-or-function: a
-choice, or FILE.py:NAME with such a path; the others are what TOML calls them (float takes `inf` where `high`
-allows it)."""
+file that names it; names: a string or a list of different ones; tables: a list of tables; engines: how many, or a
+table of `engines` and of keys that are theirs; choice-or-function: a choice, or FILE.py:NAME with such a path; the
+others are what TOML calls them (float takes `inf` where `high` allows it)."""
 
 
 @dataclass(frozen=True)

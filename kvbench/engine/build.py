@@ -95,7 +95,7 @@ def share(
     check_requests(requests, settings)
     if keys is None or settings.beam.width:
         keys = block_keys(requests, settings.block_tokens)
-    seqs = _sequences(requests, settings, taken or arrivals(requests, settings))
+    seqs = make_sequences(requests, settings, taken or arrivals(requests, settings))
     rank = np.arange(seqs.request.size) - seqs.first[seqs.request]
     links = make_links()
     longest = int((requests.prompt_tokens + requests.output_tokens).max()) // settings.block_tokens + 2
@@ -185,6 +185,7 @@ def build_engine(
             num_slots,
             places=rules.max_running_requests if prefill_first else 0,
             rows=rules.max_running_requests + settings.preallocated_requests,
+            fails=settings.fails_with_transfer,
             reserved=settings.reserved_decode_tokens,
             poll_interval=settings.poll_interval,
         ),
@@ -335,7 +336,8 @@ def _fill_block_costs(costs, block_tokens, step_tokens, out):
         out[i] = step_ns(costs, query, resources) * block_tokens // step_tokens
 
 
-def _sequences(requests: Requests, settings: EngineSettings, taken: Arrivals) -> Sequences:
+def make_sequences(requests: Requests, settings: EngineSettings, taken: Arrivals) -> Sequences:
+    """Those of the requests at t = 0."""
     r = requests
     request = np.repeat(np.arange(len(r)), r.samples)
     num = request.size

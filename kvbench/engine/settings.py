@@ -164,6 +164,8 @@ class EngineSettings:
     """check_integrity after every step, and a shadow of every block (slow)."""
     role: str = "both"
     """both; prefill, decode: one side of a pair, see pairs."""
+    fails_with_transfer: bool = True
+    """pull, decode: a read that fails ends its request; else its prompt is computed there."""
     reserved_decode_tokens: int = 0
     """push, decode: tokens that stay free for every sequence that decodes or will."""
     preallocated_requests: int = 0

@@ -51,7 +51,7 @@ class Popularity:
 
     def __init__(self, settings: LoadSettings, routing: Routing, seed: int) -> None:
         self.settings, self.routing, self.seed = settings, routing, seed
-        self._base = _base(settings, routing)
+        self._bases = _bases(settings, routing)
         self._known: dict[tuple[int, int], F64] = {}
 
     def stage(self, step: int) -> int:
@@ -76,24 +76,29 @@ class Popularity:
         return self._known[era, phase]
 
     def _permuted(self, era: int, phase: int) -> F64:
-        """A recorded table stays as it was recorded at first; what is drawn has a permutation for every layer."""
-        if self.settings.load == "recorded" and era == 0 and phase == PREFILL:
-            return self._base
+        """Recorded tables stay as they are, one after the other; what is drawn has a permutation for every layer.
+
+        A table that is all there is has permutations too, from its second era on and for decode.
+        """
+        base = self._bases[era % len(self._bases)]
+        if self.settings.load == "recorded" and (len(self._bases) > 1 or (era == 0 and phase == PREFILL)):
+            return base
         dice = np.random.default_rng([self.seed, _PERMUTATION, era, phase])
-        return np.take_along_axis(self._base, dice.permuted(_orders(self.routing), axis=1), 1)
+        return np.take_along_axis(base, dice.permuted(_orders(self.routing), axis=1), 1)
 
 
 def _orders(routing: Routing) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.tile(np.arange(routing.experts), (routing.layers, 1))
 
 
-def _base(settings: LoadSettings, routing: Routing) -> F64:
+def _bases(settings: LoadSettings, routing: Routing) -> list[F64]:
+    """One, or one for each domain of a recorded table."""
     if settings.load == "recorded":
-        rows = _recorded(settings, routing)
+        found = [_recorded(settings.table, domain, routing) for domain in settings.domain.split(",")]
     else:
         exponent = settings.exponent if settings.load == "zipf" else 0.0
-        rows = np.tile(_power(1.0 / np.arange(1, routing.experts + 1), exponent), (routing.layers, 1))
-    return rows / rows.sum(1, keepdims=True)
+        found = [np.tile(_power(1.0 / np.arange(1, routing.experts + 1), exponent), (routing.layers, 1))]
+    return [rows / rows.sum(1, keepdims=True) for rows in found]
 
 
 def _power(base: F64, exponent: float) -> F64:
@@ -110,19 +115,19 @@ def _power(base: F64, exponent: float) -> F64:
     return result
 
 
-def _recorded(settings: LoadSettings, routing: Routing) -> F64:
+def _recorded(table: str, domain: str, routing: Routing) -> F64:
     """(layers, experts) counts of a table; its layers are repeated in order where the model has more."""
-    path = Path(settings.table)
-    where = f"experts.table {settings.table}"
+    path = Path(table)
+    where = f"experts.table {table}"
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{where}: cannot be read ({error}); give a JSON file of counts by layer and expert") from None
-    for name in [part for part in settings.domain.split("/") if part]:
+    for name in [part.strip() for part in domain.split("/") if part.strip()]:
         tree = tree.get("domains", tree) if isinstance(tree, dict) and name not in tree else tree
         if not isinstance(tree, dict) or name not in tree:
             known = ", ".join(sorted(tree)) if isinstance(tree, dict) else "none"
-            raise UsageError(f"{where}: no {name!r} of experts.domain = {settings.domain} in it; there are: {known}")
+            raise UsageError(f"{where}: no {name!r} of experts.domain = {domain} in it; there are: {known}")
         tree = tree[name]
     try:
         counts = np.array(tree, np.float64)

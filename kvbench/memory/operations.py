@@ -50,8 +50,9 @@ from ..kernels.rows import doubled
     OP_START,
     OP_STORE_FIRST,
     OP_STORE_COUNT,
-) = range(30)
-OP_COLUMNS = 30
+    OP_TAG,
+) = range(31)
+OP_COLUMNS = 31
 # NEXT          of the queue of its link, of the free rows. NUMBER: of its beginning, from 1; rows are used again
 # OWNER         the sequence that waits for it, or NOBODY. ATTEMPT: which of its attempts, so that a late end is known
 # SOURCE, TARGET   number of an engine, or ELSEWHERE; *_EPOCH: how often that engine had started
@@ -60,6 +61,7 @@ OP_COLUMNS = 30
 # WORK          ns of the link for itself; BEGIN, END: when it was given to the link, and when it was there
 # HEARERS       engines that have not heard of its end yet. OWNS: 1 = the target's blocks are nobody else's
 # TIER_FIRST, TIER_COUNT   slots of the host in Operations.blocks; STORE_*: of storage
+# TAG           what its end means, of whoever opened it
 # SEQ, START    the sequence whose blocks START .. START + COUNT these are, where its keys name them
 
 FREE_ROW, RESERVED, MOVING, DRAINING, ENDED, FAILED = (np.int64(i) for i in range(6))
@@ -77,7 +79,7 @@ NO_ROW = np.int64(-1)
 
 @struct
 class Operations:
-    """rows: (capacity, 30), see the columns. n blocks in all.
+    """rows: (capacity, 31), see the columns. n blocks in all.
 
     free_head    first of the free rows, linked by NEXT; NO_ROW = none
     open, begun  rows in use; operations opened so far

@@ -63,6 +63,17 @@ def read(leases, seq):
 
 
 @entry
+def end(leases, seq):
+    """Nobody wants it any more."""
+    leases.ends[seq] = NO_LEASE
+
+
+@entry
+def runs(leases, seq):
+    return leases.ends[seq] != NO_LEASE
+
+
+@entry
 def expire(leases, seq, now):
     """True when it is over now, and gone."""
     if leases.ends[seq] == NO_LEASE or leases.ends[seq] > now:

@@ -16,7 +16,7 @@ from ..core.jit import entry, inline, jit
 from ..scheduler import kv, token_budget, token_budget_calendar
 from ..scheduler.lifecycle import close_sequence
 from ..scheduler.mail import post
-from ..scheduler.queues import close_slot, open_slot, peek_slot, queue_front, queue_remove, run_append
+from ..scheduler.queues import close_slot, open_slot, peek_slot, queue_by_urgency, queue_front, queue_remove, run_append
 from ..scheduler.side import MEMORY
 from ..scheduler.spent import note_admission
 from ..scheduler.state import set_state
@@ -39,7 +39,7 @@ from ..scheduler.state_columns import (
     TRANSFERRING,
     WAITING,
 )
-from ..scheduler.token_budget import add_row, drop_empty_rows, schedule_running, try_admit
+from ..scheduler.token_budget import add_row, drop_empty_rows, schedule_running, threshold_of, try_admit
 from ..scheduler.token_budget_calendar import continue_prefill, still_blocked, visit_due
 
 
@@ -48,9 +48,8 @@ def schedule(e):
     """Fill the plan as token_budget does, with what holds memory before what waits."""
     e.num_plan = 0
     e.num_victims = 0
-    threshold = e.rules.long_threshold
-    if not e.rules.long_when_alone and e.slots.running + e.num_waiting <= 1:
-        threshold = 0
+    threshold = threshold_of(e)
+    e.holds_prefill = False  # what is computed here is a token, or was to be computed elsewhere
     budget = schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
         _walk(e, budget, threshold)
@@ -166,7 +165,10 @@ def _compute_here(e, slot, budget, threshold):
     q.present[seq] = 0
     q.scheduled[seq] = e.now
     q.lost[seq] = q.prompt[seq]
-    queue_front(e, seq)
+    if e.rules.priority:
+        queue_by_urgency(e, seq)
+    else:
+        queue_front(e, seq)
     slot, tokens = try_admit(e, seq, budget, threshold)
     if slot == NO_SLOT:
         return np.int64(0)
@@ -197,6 +199,14 @@ def read_ended(e, seq, good):
     e.slots.rec[slot, PHASE] = LOADED if good else LOST
     e.side.num_ended += 1
     set_state(e, seq, WAITING)
+
+
+@entry
+def read_is_over(e, seq, good):
+    """The same, with what becomes of a sequence whose read failed."""
+    if not good and e.side.fails and e.slots.rec[e.seqs.slot[seq], PHASE] != DRAINS:
+        fail(e, seq)
+    read_ended(e, seq, good)
 
 
 @entry

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.jit import entry, jit
 from ..scheduler import kv, token_budget
-from ..scheduler.lifecycle import close_sequence, count_token
+from ..scheduler.lifecycle import close_sequence, count_token, first_token_out
 from ..scheduler.mail import post
 from ..scheduler.queues import close_slot, run_remove
 from ..scheduler.side import COMPUTED_PROMPT
@@ -53,7 +53,7 @@ def commit(e):
 @jit
 def _park(e, slot):
     rec, seq = e.slots.rec, e.slots.rec[slot, SEQ]
-    e.seqs.first_token[seq] = e.now + e.stages.delay_ns
+    first_token_out(e, seq, e.now)
     count_token(rec, slot, e.now)
     run_remove(e.slots, slot)
     kv.publish_finished(e, slot)
@@ -75,7 +75,9 @@ def let_go(e, seq):
 
 @entry
 def cancel(e, seq):
-    """Who waits or runs goes at once; a parked one stays until it is let go."""
+    """Who waits or runs goes at once; a parked one stays until nobody wants it (flagged)."""
     slot = e.seqs.slot[seq]
     if slot == NO_SLOT or e.slots.rec[slot, PHASE] != PARKED:
         token_budget.cancel(e, seq)
+    elif e.seqs.flagged[seq] == 1:
+        let_go(e, seq)

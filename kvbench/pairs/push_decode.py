@@ -76,6 +76,18 @@ def connect(e, seq, how):
     return True
 
 
+@entry
+def break_connection(e, seq, how):
+    """A sequence without memory never will be sent: its queue notices when it looks next."""
+    side = e.side
+    if side.connection[seq] == UNCONNECTED:
+        side.num_ended += 1
+    elif side.seen[seq] == 1:  # nobody is asked once all are connected: the queue is told
+        side.seen[seq] = 0
+        side.unseen += 1
+    side.connection[seq] = how
+
+
 # ---------------------------------------------------------------- the step
 
 
@@ -410,13 +422,11 @@ def commit_calendar(e):
 @entry
 def cancel(e, seq):
     """Who waits or is retracted goes at once; who runs with its next token; else its connection breaks."""
-    q, side, slot = e.seqs, e.side, e.seqs.slot[seq]
+    q, slot = e.seqs, e.seqs.slot[seq]
     state = q.state[seq]
     q.flagged[seq] = 1
     if state == BOOTSTRAPPING:
-        if side.connection[seq] == UNCONNECTED:
-            side.num_ended += 1
-        side.connection[seq] = BROKEN
+        break_connection(e, seq, BROKEN)
     elif state == PREEMPTED:
         _drop_retracted(e, seq)
     elif slot != NO_SLOT and e.slots.rec[slot, PHASE] == LOADING:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit
 from ..scheduler import kv
-from ..scheduler.lifecycle import close_sequence, count_token, drop_waiting, end
+from ..scheduler.lifecycle import close_sequence, count_token, drop_waiting, end, first_token_out
 from ..scheduler.mail import post
 from ..scheduler.prefill_first import may_prefill, prefill
 from ..scheduler.queues import close_slot, queue_back
@@ -152,16 +152,13 @@ def commit(e):
 @jit
 def _park(e, slot):
     rec, seq = e.slots.rec, e.slots.rec[slot, SEQ]
-    e.seqs.first_token[seq] = e.now + e.stages.delay_ns
+    first_token_out(e, seq, e.now)
     count_token(rec, slot, e.now)
     kv.publish_unfinished(e, slot)
     rec[slot, PHASE] = PARKED
     set_state(e, seq, SENDING)
     note_end(e, seq)
-    if e.seqs.flagged[seq] == 1:
-        let_go(e, seq, False)
-    else:
-        post(e.side.outbox, COMPUTED_PROMPT, seq)
+    post(e.side.outbox, COMPUTED_PROMPT, seq)
 
 
 @entry
@@ -176,10 +173,12 @@ def let_go(e, seq, good):
 
 @entry
 def cancel(e, seq):
-    """Who waits goes at once and tells nobody; else its connection breaks, or its prefill is its last."""
-    state = e.seqs.state[seq]
+    """Who waits goes at once; who is computed ends then; a parked one stays until nobody wants it (flagged before)."""
+    state, flagged = e.seqs.state[seq], e.seqs.flagged[seq]
     e.seqs.flagged[seq] = 1
-    if state == BOOTSTRAPPING:
+    if state == SENDING and flagged == 1:
+        let_go(e, seq, False)
+    elif state == BOOTSTRAPPING:
         if e.side.connection[seq] == UNCONNECTED:
             e.side.num_ended += 1
         e.side.connection[seq] = BROKEN

@@ -11,6 +11,9 @@ from .grid import csv_line
 from .record import SCHEMA, RunRecord
 from .table import grid, labelled, note, run_head
 
+LEVER_WIDTH = 24
+"""Of the table's first column, so that five metrics stand beside it."""
+
 BETTER, WORSE = "better", "worse"
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 
@@ -48,7 +51,8 @@ class LeverLine:
 
     verdict   of the metrics that are to become better: better, worse, no difference, cannot tell; not run
     kept      share of the sequences that kept the joint promise; None: there is none
-    keeps     every promise is kept under it
+    keeps     every promise is kept under it; promised: there is one
+    harm      sum of the logarithms of what got worse
     error     why it could not run
     command   that repeats the comparison
     """
@@ -57,14 +61,16 @@ class LeverLine:
     changes: tuple[str, ...]
     cost: str
     devices: float
-    verdict: str
-    ratio: float | None
-    kept: float | None
-    keeps: bool
-    effects: tuple[Effect, ...]
-    worse: tuple[str, ...]
-    error: str
     command: str
+    verdict: str
+    ratio: float | None = None
+    kept: float | None = None
+    promised: bool = False
+    keeps: bool = False
+    effects: tuple[Effect, ...] = ()
+    worse: tuple[str, ...] = ()
+    harm: float = 0.0
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,9 +146,16 @@ def _levers(found: Advice) -> str:
         effects = {e.metric: e for e in line.effects}
         cells = [_change(effects[m]) if m in effects else "-" for m in shown]
         share = [] if not kept else ["-" if line.kept is None else f"{100 * line.kept:.1f}"]
-        rows.append([f"{i:>2} {line.lever}", *cells, *share, line.verdict])
+        rows.append([_wrapped(f"{i} {line.lever}"), *cells, *share, line.verdict])
     align = ("left", *("right",) * (len(shown) + len(kept)), "left")
     return grid(["lever", *map(title_of, shown), *kept, "verdict"], rows, align)
+
+
+def _wrapped(lever: str) -> str:
+    """Two levers at once are long: on lines of their own."""
+    import textwrap
+
+    return "\n".join(textwrap.wrap(lever, LEVER_WIDTH, subsequent_indent="  "))
 
 
 def _shown_metrics(found: Advice) -> list[str]:
@@ -159,7 +172,7 @@ def _keys(found: Advice) -> str:
         said = [f"costs {line.cost}"] if line.verdict == BETTER else []
         said += [f"worse: {', '.join(line.worse)}"] if line.worse else []
         said += [line.error] if line.error else []
-        rows.append((f"{i:>2}", "; ".join([" ".join(line.changes), *said])))
+        rows.append((f"{i}", "; ".join([" ".join(line.changes), *said])))
     return labelled(rows)
 
 

@@ -317,6 +317,8 @@ FAULT_KEYS: tuple[Key, ...] = (
     ),
     Key("faults.insertions_never_repeat", "bool", False, "", "FAULT: the radix tree counts no insertion (slru, lfu)"),
     Key("faults.no_fence", "bool", False, "", "FAULT: blocks are given away while a copy still reads them"),
+    Key("faults.free_while_written", "bool", False, "", "FAULT: who cancels a push frees what is still written"),
+    Key("faults.lease_over_reads", "bool", False, "", "FAULT: a lease that ends frees what is just being read"),
     Key("faults.free_overlap_slot_twice", "bool", False, "", "FAULT: a forward too many gives its block back again"),
 )
 """Faults that people reported of real engines, planted on request; a run with one says so in its head."""

@@ -42,6 +42,7 @@ class Side:
     retracted, num_retracted   push, decode: (s,) sequences whose KV lies in host memory
     marks, next_mark, num_marks   push: (m,) ring of places for first tokens, and how many are free
     mark          push: (n,) the place that a sequence has
+    fails         pull, decode: a read that fails ends its sequence; else its prompt is computed here
     reserved      push, decode: tokens that stay free for every sequence that decodes or will
     rows          push, decode: sequences that hold memory at most
     polls, poll_interval   push, decode: its queues are looked at in each such step
@@ -63,6 +64,7 @@ class Side:
     next_mark: "i8"
     num_marks: "i8"
     mark: "i8[::1]"
+    fails: "b1"
     reserved: "i8"
     rows: "i8"
     polls: "i8"
@@ -70,7 +72,15 @@ class Side:
 
 
 def make_side(
-    role: str, num_sequences: int, num_slots: int, *, places: int, rows: int, reserved: int, poll_interval: int
+    role: str,
+    num_sequences: int,
+    num_slots: int,
+    *,
+    places: int,
+    rows: int,
+    fails: bool,
+    reserved: int,
+    poll_interval: int,
 ) -> Side:
     """places   of the running batch; there are twice as many for first tokens."""
     n, slots, marks = (num_sequences, num_slots, 2 * places) if role != "both" else (0, 0, 0)
@@ -91,6 +101,7 @@ def make_side(
         0,
         marks,
         np.zeros(n, np.int64),
+        fails,
         reserved,
         rows,
         0,

@@ -114,7 +114,9 @@ CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
     NO_REPEATS,
     NO_FENCE,
     FREE_TWICE,
-) = (1 << i for i in range(7))
+    FREE_WHILE_WRITTEN,
+    LEASE_OVER_READS,
+) = (1 << i for i in range(9))
 PLANTED = {
     "count_recomputed_hits": COUNT_RECOMPUTED,
     "count_refused_hits": COUNT_REFUSED,
@@ -123,6 +125,8 @@ PLANTED = {
     "insertions_never_repeat": NO_REPEATS,
     "no_fence": NO_FENCE,
     "free_overlap_slot_twice": FREE_TWICE,
+    "free_while_written": FREE_WHILE_WRITTEN,
+    "lease_over_reads": LEASE_OVER_READS,
 }
 """Key `faults.<name>` -> its bit."""
 

@@ -61,3 +61,24 @@ BOTH: dict[tuple[str, str], tuple[str, ...]] = {
 def planted(changes: tuple[str, ...], *more: tuple[str, str]) -> Configured:
     """The configuration that holds them."""
     return configure(None, changes=[*(("--set", text) for text in changes), *more])
+
+
+FLEETS: dict[str, tuple[str, ...]] = {
+    "routing-imbalance": (
+        *("num_prompts=60", "arrivals.rate=60", "lengths.prompt=1800", "lengths.output=4"),
+        *("fleet.replicas=3", "router.policy=cache-aware", "sharing.groups=1", "sharing.prefix=1500"),
+    ),
+    "prefixes-again": (
+        *("num_prompts=90", "arrivals.rate=12", "lengths.prompt=60", "lengths.output=15", "sharing.groups=12"),
+        *("sharing.prefix=3000", "fleet.replicas=3", "router.policy=round-robin", "cache.blocks=1200"),
+    ),
+    "transfers-exposed": (
+        *("num_prompts=40", "arrivals.rate=8", "lengths.prompt=60", "lengths.output=8", "sharing.groups=10"),
+        *("sharing.prefix=3000", "cache.blocks=900", "tiers.host.ratio=4", "links.host.up=0.5"),
+    ),
+    "ranks-wait": (
+        *("num_prompts=10", "arrivals.rate=200", "lengths.prompt=400", "lengths.output=3", "model=qwen3-30b-a3b"),
+        *("dp=4", "ep=4", "max_model_len=4000", "experts.exponent=2"),
+    ),
+}
+"""The same of several engines, of tiers and of ranks; memory may be a symptom beside them."""

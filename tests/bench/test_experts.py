@@ -53,6 +53,8 @@ def test_files_hold_every_step_decision_and_rank(tmp_path):
         loads = [int(step["device_0"]), int(step["device_1"])]
         assert sum(loads) == pytest.approx(2 * float(step["mean_tokens"]))
         assert 0 < float(step["balancedness"]) <= 1
+    requests = list(csv.DictReader((tmp_path / "requests.csv").read_text().splitlines()))
+    assert {row["rank"] for row in requests} == {"0", "1"}
     assert moves
     figures = json.loads((tmp_path / "run.json").read_text())["ranks"]
     assert figures["decisions"] == len(moves)

@@ -77,6 +77,27 @@ def test_every_request_ends_as_it_does_alone(name):
     assert np.array_equal(parts.parts_ns.sum(1)[done], (parts.finish_ns - parts.arrival_ns)[done])
 
 
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_with_equal_work_are_as_many_plain_engines(name, ranks):
+    """Every request comes once for each rank, with tokens of its own: nobody waits, and each rank runs as if alone."""
+    shapes = [(9 + 7 * (i % 4), (3, 25, 12)[i % 3], 3_000 * i) for i in range(12)]
+    one = [Ask([(100 + i, 0, n)], [(500 + i, 0, m)], at, m, m) for i, (n, m, at) in enumerate(shapes)]
+    many = [
+        Ask([(1000 * (r + 1) + i, 0, n)], [(1000 * (r + 1) + 500 + i, 0, m)], at, m, m)
+        for i, (n, m, at) in enumerate(shapes)
+        for r in range(ranks)
+    ]
+    alone = Simulation(request_table(one), SYSTEMS[name], small_tables())
+    alone.run()
+    simulation = run(SYSTEMS[name], ranks, "round-robin", many)
+    assert simulation.barrier().wait_ns.tolist() == [0] * ranks
+    want, got = alone.journal(), simulation.journal()
+    for field in ("scheduled_ns", "first_token_ns", "finish_ns", "cached_tokens"):
+        for rank in range(ranks):
+            assert np.array_equal(getattr(got, field)[rank::ranks], getattr(want, field)), (field, rank)
+
+
 def burst(count: int, prompt: int = 12, output: int = 5) -> list[Ask]:
     return [Ask([(i + 50, 0, prompt)], [(i + 500, 0, output)], 0, output, output) for i in range(count)]
 
@@ -113,6 +134,23 @@ def test_a_rank_without_work_runs_dummies():
     totals = simulation.barrier()
     assert totals.dummy_steps.tolist() == [0, totals.steps, totals.steps]
     assert totals.dummy_ns[1] == totals.busy_ns[1] > 0
+
+
+def test_no_rank_admits_while_one_is_full():
+    """Two long requests fill rank 0 (turns: 0, 1, 0, ...); rank 1 has ended its own and waits with the third."""
+    system = replace(VLLM, scheduler=replace(VLLM.scheduler, max_num_seqs=2))
+    outputs = [40, 2, 40, 2, 3, 3]
+    asks = [Ask([(i + 50, 0, 6)], [(i + 500, 0, n)], 0, n, n) for i, n in enumerate(outputs)]
+    free, held = (
+        LockstepSimulation(request_table(asks), system, small_tables(), 2, "round-robin", balance=balance)
+        for balance in (False, True)
+    )
+    for simulation in (free, held):
+        simulation.run()
+    first, second = free.journal(), held.journal()
+    assert np.all(second.status == FINISHED)
+    assert first.scheduled_ns[5] < first.finish_ns[0]
+    assert second.scheduled_ns[5] >= min(second.finish_ns[0], second.finish_ns[2]) - VLLM.detokenize_ns
 
 
 def test_an_unknown_rule_is_told():

@@ -112,6 +112,15 @@ def test_a_recorded_table_is_taken_as_it_is(tmp_path):
     assert found.weights(0, PREFILL).tolist() == [[0.1, 0.2, 0.3, 0.4]] * 2 + [[0.4, 0.3, 0.2, 0.1]] * 2
 
 
+def test_domains_follow_each_other(tmp_path):
+    path = tmp_path / "counts.json"
+    path.write_text(json.dumps({"m": {"domains": {"code": [[1, 3]], "prose": [[3, 1]]}}}))
+    settings = LoadSettings("recorded", table=str(path), domain="m/code, m/prose", drift="jump", drift_steps=10)
+    found = Popularity(settings, Routing(1, 2, 1), 0)
+    seen = [found.weights(found.stage(step), DECODE).tolist() for step in (0, 9, 10, 25)]
+    assert seen == [[[0.25, 0.75]], [[0.25, 0.75]], [[0.75, 0.25]], [[0.25, 0.75]]]
+
+
 @pytest.mark.parametrize(
     ("text", "domain", "words"),
     [

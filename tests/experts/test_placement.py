@@ -118,7 +118,18 @@ def test_layouts_that_cannot_be(arguments, words):
 
 def test_ones_own_policy_comes_from_a_file(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text("def same(load, layout, old):\n    return old\ndef bad(load, layout, old):\n    return old * 0\n")
+    path.write_text(
+        "import numpy as np\n"
+        "def same(load, layout, old):\n    return old\n"
+        "def bad(load, layout, old):\n    return old * 0\n"
+        "def by_load(load, layout, old):\n"  # as docs/experts.md shows it
+        "    order = load.argsort(1)[:, ::-1]\n"
+        "    cards = order[:, np.arange(layout.slots) % layout.experts]\n"
+        "    return cards.reshape(len(load), layout.slots_per_rank, layout.ranks).swapaxes(1, 2)"
+        ".reshape(len(load), -1)\n"
+    )
+    dealt = policy_named(f"{path}:by_load")(np.arange(8.0)[None, None], Layout(8, 12, 4), np.zeros((1, 12), np.int64))
+    assert dealt.experts[0].reshape(4, 3).tolist() == [[7, 3, 7], [6, 2, 6], [5, 1, 5], [4, 0, 4]]
     layout = Layout(4, 4, 2)
     old = layout.first_map(2)
     placed = policy_named(f"{path}:same")(np.ones((1, 2, 4)), layout, old)

@@ -23,6 +23,7 @@ from kvbench.offline.replay import replay_cache
 from kvbench.offline.shared import Offline
 from kvbench.offline.warm import prepared
 from kvbench.prefix.eviction.policies import POLICIES
+from kvbench.scheduler.presets import PRESETS
 from kvbench.workload.build import build_workload
 from kvbench.workload.options import TraceOptions
 from kvbench.workload.trace import load_trace
@@ -129,7 +130,7 @@ def system_of(preset: str, *changes: str) -> EngineSettings:
 
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("block_tokens", [1, 16, 48])
-@pytest.mark.parametrize("preset", ["vllm-0.19", "vllm-0.33", "sglang"])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_generated_sessions(preset, block_tokens, samples):
     requests, _ = build_workload(SESSIONS | {"seed": block_tokens})
     requests = far_apart(replace(requests, samples=np.full(len(requests), samples)), [3, 1, 2, 40, 7])

@@ -229,7 +229,7 @@ class SchedulerReplay:
                 "id": r.id,
                 "first_sched": self.first_sched.get(r.id),
                 "finish": self.finish.get(r.id),
-                "cached_tokens": r.num_cached,
+                "cached_tokens": r.num_cached or 0,  # 0 also of one that was never scheduled
                 "retractions": r.num_retractions,
                 "num_output": r.num_output,
             }
@@ -244,7 +244,10 @@ def test_scheduler_stream(path):
     header, steps, last = read_recording(path)
     replay = SchedulerReplay(header)
     for i, step in enumerate(steps):
-        check_fields(path, step["step"], step["out"], replay.run(step))
+        decision = replay.run(step)
+        if "oom_aborted" not in step["out"]:  # some streams do not name them
+            decision.pop("oom_aborted", None)
+        check_fields(path, step["step"], step["out"], decision)
         if i % INTEGRITY_EVERY == 0:
             replay.scheduler.check_integrity()
     replay.scheduler.check_integrity()

@@ -1,0 +1,249 @@
+"""Pull: a prompt is computed, held under a lease, and read when the decode side has memory for it (vLLM, NIXL).
+
+SENT    -> the prefill engine
+TURN    prompt computed -> its lease begins, a decode engine is told; memory -> the read begins
+LANDED  read -> the prefill side lets go; failed -> it keeps it until the lease is over
+DUE     lease over -> the prefill side lets go; heartbeat -> the leases of what is still wanted go on
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..client.clients import DEADLINE, close, ended
+from ..core.jit import entry, inline, jit
+from ..kernels.event_heap import push_event
+from ..memory.operations import (
+    ENDED,
+    OP_OWNER,
+    OP_STATE,
+    OP_TAG,
+    detach,
+    detach_target,
+    heard,
+)
+from ..scheduler.mail import ACCEPT, LEAVE, is_unread, post, take
+from ..scheduler.queues import take_ended
+from ..scheduler.state_columns import (
+    CANCELLED,
+    COMPUTED,
+    FAILED,
+    FINISHED,
+    FIRST_TERMINAL,
+    LAST_TOKEN,
+    LEASE_OVER_READS,
+    NO_SEQ,
+    ROUTED,
+    SENDING,
+)
+from . import leases, pull_decode, pull_prefill
+from .state import (
+    BEAT,
+    DEADLINES,
+    DUE,
+    FAULT,
+    LANDED,
+    LAST_OF_ALL,
+    LEASE,
+    NOT_YET,
+    QUIT,
+    SENT,
+    go_wrong,
+    least_loaded,
+    wake,
+)
+from .transfer import break_off, over, send_blocks
+
+
+def verb(pairs, c, engines, ready, stepping, what, subject, k, now):
+    """Something happens between the engines of a pair; see the module."""
+    if what == SENT:
+        _sent(pairs, c, engines, ready, stepping, subject, now)
+    elif what == QUIT:
+        _quit(pairs, c, engines, ready, stepping, subject, now)
+    elif what == LANDED:
+        _landed(pairs, engines[0].operations, subject, now)
+    elif what == DUE:
+        _due(pairs, c, engines, ready, stepping, subject, now)
+    elif k < pairs.num_prefill:
+        _prefill_news(pairs, c, engines, ready, stepping, k, now)
+    else:
+        _decode_news(pairs, c, engines, ready, stepping, k, now)
+
+
+@jit
+def _sent(pairs, c, engines, ready, stepping, seq, now):
+    legs, q = pairs.legs, c.seqs
+    k = q.engine[seq]
+    legs.arrival[seq], legs.queued[seq] = q.arrival[seq], q.queued[seq]
+    legs.engine[seq], legs.state[seq] = k, ROUTED
+    post(engines[k].inbox, ACCEPT, seq)
+    wake(engines, ready, stepping, k, now)
+
+
+@jit
+def _quit(pairs, c, engines, ready, stepping, seq, now):
+    """To the engine that has it."""
+    pairs.quit[seq] = 1
+    k = c.seqs.engine[seq]
+    post(engines[k].inbox, LEAVE, seq)
+    wake(engines, ready, stepping, k, now)
+
+
+# ---------------------------------------------------------------- news of the prefill side
+
+
+@jit
+def _prefill_news(pairs, c, engines, ready, stepping, k, now):
+    e = engines[k]
+    while is_unread(e.side.outbox):
+        _, seq = take(e.side.outbox)
+        _computed(pairs, c, engines, ready, stepping, e, seq, now)
+    while e.ended_head != NO_SEQ:
+        seq = take_ended(e)
+        if pairs.computed_ns[seq] == NOT_YET:  # it went before its prompt was computed
+            close(c, seq, CANCELLED if e.seqs.state[seq] == CANCELLED else FAILED, now)
+        else:
+            pairs.freed_ns[seq] = now
+            pairs.held -= 1
+
+
+@jit
+def _computed(pairs, c, engines, ready, stepping, e, seq, now):
+    """Its lease begins, and a decode engine is told, unless nobody wants it any more."""
+    q = c.seqs
+    pairs.computed_ns[seq] = now
+    pairs.held += 1
+    if pairs.hands_out:
+        q.first_token[seq] = e.seqs.first_token[seq]
+        q.last_token[seq] = e.slots.rec[e.seqs.slot[seq], LAST_TOKEN]
+        q.generated[seq] = 1
+    if pairs.quit[seq] == 1 or (pairs.hands_out and q.output[seq] == 1):
+        let_go(pairs, engines, ready, stepping, seq, now)
+        close(c, seq, CANCELLED if pairs.quit[seq] == 1 else FINISHED, max(now, q.first_token[seq]))
+        return
+    leases.begin(pairs.leases, seq, now)
+    push_event(c.events, pairs.leases.ends[seq], DEADLINE, DEADLINES * seq + LEASE)
+    k = least_loaded(pairs)
+    if pairs.beating[k] == 0:
+        pairs.beating[k] = 1
+        push_event(c.events, now, DEADLINE, DEADLINES * k + BEAT)
+    pairs.load[k] += 1
+    pairs.handed[seq] = 1
+    q.engine[seq] = k
+    q.present[seq] = q.prompt[seq] - np.int64(not pairs.hands_out)  # else its last token is computed again
+    post(engines[k].inbox, ACCEPT, seq)
+    wake(engines, ready, stepping, k, now)
+
+
+@jit
+def let_go(pairs, engines, ready, stepping, seq, now):
+    """The prefill side need not hold it any longer; it does so at its next step boundary."""
+    leases.end(pairs.leases, seq)
+    k = pairs.legs.engine[seq]
+    pairs.legs.flagged[seq] = 1
+    post(engines[k].inbox, LEAVE, seq)
+    wake(engines, ready, stepping, k, now)
+
+
+# ---------------------------------------------------------------- news of the decode side
+
+
+@jit
+def _decode_news(pairs, c, engines, ready, stepping, k, now):
+    e = engines[k]
+    while is_unread(e.side.outbox):
+        _, seq = take(e.side.outbox)
+        _read(pairs, engines, e, seq, now)
+    while e.ended_head != NO_SEQ:
+        seq = take_ended(e)
+        pairs.load[k] -= 1
+        if leases.runs(pairs.leases, seq) and pairs.attempt[seq] == 0:  # of a read that failed nobody is told
+            let_go(pairs, engines, ready, stepping, seq, now)
+        ended(c, seq)
+
+
+@inline
+def _read(pairs, engines, e, seq, now):
+    """There is memory for it: read what is not cached here, if the prefill side still has it."""
+    q, bt = e.seqs, e.rules.block_tokens
+    pairs.memory_ns[seq] = now
+    if not leases.runs(pairs.leases, seq):
+        pairs.arrived_ns[seq] = now
+        pairs.failed += 1
+        pull_decode.read_is_over(e, seq, False)
+        return
+    start = e.slots.rec[q.slot[seq], COMPUTED] // bt
+    pairs.attempt[seq] += 1
+    pairs.all_sent[seq] = 1
+    source = engines[pairs.legs.engine[seq]]
+    send_blocks(pairs, source, e, seq, start, (q.prompt[seq] + bt - 1) // bt, np.int64(0), now)
+
+
+# ---------------------------------------------------------------- ends
+
+
+@jit
+def _landed(pairs, ops, row, now):
+    """What has been read is read; of a read that failed the prefill side does not hear."""
+    seq = ops.rows[row, OP_OWNER]
+    if over(pairs, ops, row, now) and pairs.mute == 0 and leases.read(pairs.leases, seq):
+        pairs.legs.flagged[seq] = 1
+
+
+@jit
+def _due(pairs, c, engines, ready, stepping, subject, now):
+    which, seq = subject % DEADLINES, subject // DEADLINES
+    if which == BEAT:
+        _beat(pairs, c, seq, now)
+        return
+    if which == FAULT:
+        go_wrong(pairs, engines[0].links, seq)
+        return
+    if not leases.runs(pairs.leases, seq):
+        return
+    if not leases.expire(pairs.leases, seq, now):
+        push_event(c.events, pairs.leases.ends[seq], DEADLINE, subject)
+        return
+    pairs.expired += 1
+    if pairs.moving[seq] > 0 and engines[0].rules.planted & LEASE_OVER_READS == 0:
+        pairs.legs.flagged[seq] = 1
+        break_off(pairs, engines[0].operations, seq)
+    else:
+        let_go(pairs, engines, ready, stepping, seq, now)
+
+
+@inline
+def _beat(pairs, c, k, now):
+    """A decode engine says what it still wants, as long as it has anything."""
+    if pairs.load[k] == 0:
+        pairs.beating[k] = 0
+        return
+    q = c.seqs
+    for seq in range(q.state.size):
+        wanted = pairs.handed[seq] == 1 and pairs.arrived_ns[seq] == NOT_YET and q.state[seq] < FIRST_TERMINAL
+        if wanted and q.engine[seq] == k and pairs.deaf == 0:
+            leases.beat(pairs.leases, seq, now)
+    pairs.beats += 1
+    push_event(c.events, now + pairs.leases.interval, DEADLINE, DEADLINES * k + BEAT)
+
+
+@entry
+def prefill_landed(e, row):
+    """The prefill engine hears of the end of a read."""
+    ops = e.operations
+    detach(ops, row, e.pool)
+    seq, tag = ops.rows[row, OP_OWNER], ops.rows[row, OP_TAG]
+    if tag == LAST_OF_ALL and e.seqs.state[seq] == SENDING and e.seqs.flagged[seq] == 1:
+        pull_prefill.let_go(e, seq)
+    heard(ops, row)
+
+
+@entry
+def decode_landed(e, row):
+    """The decode engine hears of the end of a read."""
+    ops = e.operations
+    detach_target(ops, row, e.pool)
+    if ops.rows[row, OP_TAG] == LAST_OF_ALL:
+        pull_decode.read_is_over(e, ops.rows[row, OP_OWNER], ops.rows[row, OP_STATE] == ENDED)
+    heard(ops, row)

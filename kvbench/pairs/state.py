@@ -1,0 +1,203 @@
+"""What prefill and decode engines have between them: who has which sequence, and what moves.
+
+A sequence on two engines has two legs, rows of the same number in two tables: the clients' one, which the decode
+engines work on, and `Pairs.legs`, which the prefill engines work on. Nobody else has to know of the second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from ..client.clients import Clients
+from ..core.jit import PLAIN, inline, struct
+from ..scheduler.state import Engine, Sequences
+from .leases import Leases, make_leases
+
+ENGINES: Any = None if PLAIN else types.ListType(Engine.numba_type)
+
+# What happens (first argument of a pair's verb).
+SENT, QUIT, TURN, LANDED, DUE = (np.int64(i) for i in range(5))
+# SENT     a sequence has reached its prefill engine. QUIT: its client gives up
+# TURN     an engine has landed or planned a step: its news. LANDED: an operation is over. DUE: a deadline
+
+# Deadlines; the subject of their event is DEADLINES x (sequence, engine or fault) + one of these.
+LEASE, BEAT, BOOTSTRAP, ARRIVAL, FAULT = (np.int64(i) for i in range(5))
+DEADLINES = np.int64(8)
+
+# What a fault does, column 0 of Pairs.faults; column 1: to which link.
+LINK_DOWN, LINK_UP, DEAF, HEARING, MUTE, HEARD = (np.int64(i) for i in range(6))
+# LINK_DOWN  what moves over it fails when it would have ended. DEAF: heartbeats are lost. MUTE: notices of reads are
+
+NOT_YET = np.int64(-1)
+NO_ROW = np.int64(-1)
+
+# OP_TAG of a transfer.
+ONE_OF_SEVERAL, LAST_OF_ALL, OUT_OF_DATE = (np.int64(i) for i in range(3))
+# LAST_OF_ALL: with its end the sequence has all of its KV. OUT_OF_DATE: of an attempt that is over
+
+
+@struct
+class Pairs:
+    """n sequences. Times in ns; -1 = has not happened.
+
+    legs            of the prefill engines
+    leases          pull
+    num_prefill     engines; the others decode
+    load            (engines,) sequences that a decode engine has, or will have
+    beating         (engines,) 1 = its next heartbeat has a time
+    link            (prefill engines, decode engines)
+    faults          (f, 2) what goes wrong, by number, see LINK_DOWN; deaf, mute: 1 = now
+    hands_out       the prefill side hands out the first token
+    block_tokens, block_bytes, block_fragments   of a block of both sides' KV together
+    layers          push by layers: layers of the model; 1 = by chunks; 0 = whole
+    bootstrap_ns, arrival_ns   push: time-outs
+    handed          (n,) 1 = it is a decode engine's. quit: (n,) 1 = its client has given up
+    broken          (n,) 1 = its KV will never be complete on the decode side: nothing more is sent
+    attempt         (n,) transfers that it has begun, each of whatever number of operations
+    moving          (n,) operations under way for it; sent: (n,) blocks handed to the link; all_sent: (n,) 1 = no more
+    computed_ns     (n,) its prompt is computed. memory_ns: (n,) the decode side has memory
+    begun_ns, arrived_ns   (n,) first operation, last end
+    freed_ns        (n,) the prefill side has let go
+    bytes           (n,) that were given to links
+    held            sequences that the prefill side holds
+    failed, retried, expired, beats   transfers, leases, heartbeats so far
+    """
+
+    legs: "Sequences"
+    leases: "Leases"
+    num_prefill: "i8"
+    load: "i8[::1]"
+    beating: "i8[::1]"
+    link: "i8[:,::1]"
+    faults: "i8[:,::1]"
+    deaf: "i8"
+    mute: "i8"
+    hands_out: "b1"
+    block_tokens: "i8"
+    block_bytes: "i8"
+    block_fragments: "i8"
+    layers: "i8"
+    bootstrap_ns: "i8"
+    arrival_ns: "i8"
+    handed: "i8[::1]"
+    quit: "i8[::1]"
+    broken: "i8[::1]"
+    attempt: "i8[::1]"
+    moving: "i8[::1]"
+    sent: "i8[::1]"
+    all_sent: "i8[::1]"
+    computed_ns: "i8[::1]"
+    memory_ns: "i8[::1]"
+    begun_ns: "i8[::1]"
+    arrived_ns: "i8[::1]"
+    freed_ns: "i8[::1]"
+    bytes: "i8[::1]"
+    held: "i8"
+    failed: "i8"
+    retried: "i8"
+    expired: "i8"
+    beats: "i8"
+
+
+def make_pairs(
+    legs: Sequences,
+    link: Any,
+    *,
+    faults: Any = (),
+    lease_ns: int = 0,
+    heartbeat_ns: int = 0,
+    hands_out: bool = False,
+    block_tokens: int = 1,
+    block_bytes: int = 0,
+    block_fragments: int = 0,
+    layers: int = 0,
+    bootstrap_ns: int = 0,
+    arrival_ns: int = 0,
+) -> Pairs:
+    """link: (prefill engines, decode engines) numbers of links."""
+    n = int(legs.state.size)
+    num_prefill, num_decode = link.shape
+    zeros = [np.zeros(n, np.int64) for _ in range(7)]
+    times = [np.full(n, NOT_YET, np.int64) for _ in range(5)]
+    return Pairs(
+        legs,
+        make_leases(n, lease_ns, heartbeat_ns),
+        num_prefill,
+        np.zeros(num_prefill + num_decode, np.int64),
+        np.zeros(num_prefill + num_decode, np.int64),
+        link,
+        np.array(faults, np.int64).reshape(-1, 2),
+        0,
+        0,
+        hands_out,
+        block_tokens,
+        block_bytes,
+        block_fragments,
+        layers,
+        bootstrap_ns,
+        arrival_ns,
+        *zeros,
+        *times,
+        np.zeros(n, np.int64),
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
+
+
+def no_pairs(seqs: Sequences) -> Pairs:
+    """Of a run whose engines do both."""
+    empty = np.zeros(0, np.int64)
+    values: dict[str, Any] = dict.fromkeys(Pairs.fields, empty) | dict.fromkeys(_NUMBERS, 0)
+    values |= {"legs": seqs, "leases": Leases(empty, 0, 0, 0, 0), "link": np.zeros((0, 0), np.int64)}
+    values["faults"] = values["link"]
+    return Pairs(*(values[name] for name in Pairs.fields))
+
+
+_NUMBERS = (
+    "num_prefill deaf mute hands_out block_tokens block_bytes block_fragments layers bootstrap_ns arrival_ns held "
+    "failed retried expired beats"
+).split()
+
+
+BETWEEN: Any = None
+"""(pairs, clients, engines, ready, stepping, what, subject, engine, now), see SENT."""
+if not PLAIN:
+    _times, _i8 = types.int64[::1], types.int64
+    BETWEEN = types.FunctionType(
+        types.void(Pairs.numba_type, Clients.numba_type, ENGINES, _times, _times, _i8, _i8, _i8, _i8)
+    )
+
+
+@inline
+def wake(engines, ready, stepping, k, now):
+    """Something has reached an engine: one that waits has its turn."""
+    if stepping[k] == 0:
+        ready[k] = min(ready[k], max(now, engines[k].now))
+
+
+@inline
+def go_wrong(pairs, links, number):
+    """A fault happens, or is over."""
+    what, link = pairs.faults[number, 0], pairs.faults[number, 1]
+    if what == LINK_DOWN or what == LINK_UP:
+        links.up[link] = np.int64(what == LINK_UP)
+    elif what == DEAF or what == HEARING:
+        pairs.deaf = np.int64(what == DEAF)
+    else:
+        pairs.mute = np.int64(what == MUTE)
+
+
+@inline
+def least_loaded(pairs):
+    """The decode engine with the fewest sequences; ties go to the smallest number."""
+    best = pairs.num_prefill
+    for k in range(pairs.num_prefill + 1, pairs.load.size):
+        if pairs.load[k] < pairs.load[best]:
+            best = k
+    return best

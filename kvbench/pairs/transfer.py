@@ -1,0 +1,77 @@
+"""KV from a prefill engine to a decode engine: rows of the table of operations on the link between the two."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import jit
+from ..costs.links import transfer_ns
+from ..memory import links
+from ..memory.operations import (
+    ENDED,
+    FAILED,
+    MOVING,
+    OP_ATTEMPT,
+    OP_KIND,
+    OP_OWNER,
+    OP_STATE,
+    OP_TAG,
+    SEND,
+    abort,
+    attach,
+    attach_target,
+    open_row,
+)
+from .state import LAST_OF_ALL, NOT_YET, OUT_OF_DATE
+
+
+@jit
+def send_blocks(pairs, source, target, seq, start, stop, done_ns, now):
+    """Blocks [start, stop) of a sequence, from one table to the other.
+
+    done_ns   of the work, what has been done already (layers that went out while the others were computed)
+    """
+    link = pairs.link[source.number, target.number - pairs.num_prefill]
+    ops, num = source.operations, stop - start
+    row = open_row(ops, SEND, seq, pairs.attempt[seq], source.number, target.number)
+    attach(ops, row, source.pool, source.slots.table[source.seqs.slot[seq]], start, stop)
+    attach_target(ops, row, target.pool, target.slots.table[target.seqs.slot[seq]], start, stop)
+    num_bytes, fragments = num * pairs.block_bytes, num * pairs.block_fragments
+    work = transfer_ns(source.links.rates, link, num_bytes, fragments)
+    links.begin(source.links, ops, row, link, num_bytes, fragments, max(work - done_ns, np.int64(0)), now)
+    pairs.moving[seq] += 1
+    pairs.bytes[seq] += num_bytes
+    if pairs.begun_ns[seq] == NOT_YET:
+        pairs.begun_ns[seq] = now
+    return row
+
+
+@jit
+def break_off(pairs, ops, seq):
+    """Its transfers are not wanted any more; their blocks are free when the link has done with them."""
+    rows = ops.rows
+    for row in range(rows.shape[0]):
+        if rows[row, OP_KIND] == SEND and rows[row, OP_OWNER] == seq and rows[row, OP_STATE] == MOVING:
+            abort(ops, row)
+
+
+@jit
+def over(pairs, ops, row, now):
+    """An operation is over: what its end means for its sequence stands in OP_TAG. Returns whether it went well.
+
+    One that fails breaks the whole attempt: nothing more is sent, and the last that ends says that it failed.
+    """
+    rows = ops.rows
+    seq = rows[row, OP_OWNER]
+    if rows[row, OP_ATTEMPT] != pairs.attempt[seq]:
+        rows[row, OP_TAG] = OUT_OF_DATE
+        return False
+    pairs.moving[seq] -= 1
+    if rows[row, OP_STATE] != ENDED:
+        pairs.broken[seq] = 1
+    if pairs.moving[seq] == 0 and (pairs.all_sent[seq] == 1 or pairs.broken[seq] == 1):
+        rows[row, OP_TAG] = LAST_OF_ALL
+        rows[row, OP_STATE] = FAILED if pairs.broken[seq] == 1 else ENDED
+        pairs.arrived_ns[seq] = now
+        pairs.failed += pairs.broken[seq]
+    return pairs.broken[seq] == 0

@@ -1,0 +1,57 @@
+"""Planted causes of several engines, ranks and tiers; levers that mislead there are told to hurt."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kvbench.advise.evidence import ranks_wait
+from kvbench.advise.symptoms import find_symptoms
+
+from .planted import FLEETS
+from .test_advice import advice
+from .test_symptoms import evidence
+
+LONG = pytest.mark.skipif(not os.environ.get("KVBENCH_LONG"), reason="twenty seconds; KVBENCH_LONG=1 runs it")
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_a_planted_cause_is_a_symptom(name):
+    found = {s.name: s for s in find_symptoms([evidence(FLEETS[name])], [])}
+    assert name in found
+    assert found[name].signal >= found[name].threshold
+
+
+@pytest.mark.parametrize(
+    ("name", "lever"),
+    [
+        ("routing-imbalance", "router"),
+        ("prefixes-again", "router"),
+        pytest.param("transfers-exposed", "no host tier", marks=LONG),
+    ],
+)
+def test_the_right_lever_comes_first(name, lever):
+    found = advice(FLEETS[name], budget=3 if name != "transfers-exposed" else 6)
+    assert found.best is not None
+    assert lever in found.best.lever
+    assert found.best.devices == 1
+
+
+@LONG
+def test_a_tier_behind_a_slow_link_is_told_to_hurt():
+    """Prefixes do not fit the device, and the host is too slow to help."""
+    without = tuple(text for text in FLEETS["transfers-exposed"] if not text.startswith("tiers."))
+    found = advice(without, budget=12)
+    assert "prefixes-again" in {s.name for s in found.symptoms}
+    tiers = [line for line in found.levers if line.lever == "host tier"]
+    assert tiers
+    assert all(line.verdict == "worse" for line in tiers)
+
+
+def test_what_ranks_wait_for_is_counted():
+    barrier = {"wait_ns": [10, 40], "busy_ns": [90, 60], "step_ns": 1000}
+    assert ranks_wait(barrier) == 0.25
+    layers = [{"before": 0.9, "after": 0.5}, {"before": 0.5, "after": None}]
+    assert ranks_wait({**barrier, "experts_ns": 800, "balancedness": layers}) == 0.4
+    assert ranks_wait({}) == 0.0

@@ -1,0 +1,159 @@
+"""Cancels, time-outs, links that go down, lost mail: every state is seen, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvbench.core.errors import KvbenchError
+from kvbench.core.journal import CANCELLED, FAILED, FINISHED, TIMED_OUT
+from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.pairs.settings import FAULTS, Fault
+
+from ..engine.test_runs import SGLANG, VLLM
+from ..engine.workloads import Ask
+from .test_pairs import assert_baseline, assert_times_add_up, paired, rules, watched
+
+ROUNDS = 400 if os.environ.get("KVBENCH_LONG") == "1" else 25
+
+PULLED = {
+    "prefill": "waiting prefilling preempted sending finished cancelled",
+    "decode": "arrived routed waiting transferring draining prefilling decoding preempted finished cancelled failed",
+}
+PUSHED = {
+    "prefill": "bootstrapping waiting prefilling sending finished cancelled failed timed_out",
+    "decode": "arrived bootstrapping transferring waiting decoding preempted finished cancelled failed timed_out",
+}
+"""States that a run has to visit, by side."""
+
+
+def random_asks(random: np.random.Generator) -> list[Ask]:
+    """Requests that share beginnings, half of whose clients give up at some time."""
+    asks = []
+    for i in range(int(random.integers(4, 14))):
+        prompt = [
+            (1 + int(random.integers(2)), 0, int(random.integers(1, 40))),
+            (20 + i, 0, int(random.integers(1, 50))),
+        ]
+        output = int(random.integers(1, 40))
+        cancel = int(random.integers(0, 60_000)) if random.random() < 0.5 else None
+        asks.append(Ask(prompt, [(100 + i, 0, output)], 0, output, output + int(random.integers(3)), cancel_ns=cancel))
+    for ask, at in zip(asks, np.sort(random.integers(0, 60_000, len(asks))), strict=True):
+        ask.arrival_ns = int(at)
+    return asks
+
+
+def random_faults(random: np.random.Generator) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(str(random.choice(list(FAULTS))), int(random.integers(0, 60_000)), int(random.integers(1, 60_000)))
+        for _ in range(int(random.integers(0, 3)))
+    )
+
+
+def visited_states(settings: EngineSettings, seed: int) -> Counter[str]:
+    visited: Counter[str] = Counter()
+    random = np.random.default_rng(seed)
+    for _ in range(ROUNDS):
+        blocks = int(random.integers(26, 60))
+        scheduler = replace(
+            settings.scheduler,
+            reserve_full_isl=bool(random.integers(2)),
+            max_running_requests=int(random.choice([3, 50])),
+        )
+        drawn = replace(
+            settings, scheduler=scheduler, cache=CacheRules(settings.cache.kind, blocks, free_order="auto"), fast=False
+        )
+        pair = rules(
+            settings,
+            layers=int(random.integers(0, 3)) if settings is not VLLM else 0,
+            lease_ns=int(random.choice([3_000, 40_000])),
+            ns_per_byte=float(random.choice([0.5, 5.0, 30.0])),
+            bootstrap_ns=int(random.choice([2_000, 10**9])),
+            arrival_ns=int(random.choice([2_000, 10**9])),
+            hands_out=bool(random.integers(2)),
+            faults=random_faults(random),
+        )
+        more = {"fails_with_transfer": bool(random.integers(2)), "reserved_decode_tokens": 2}
+        simulation = paired(random_asks(random), drawn, pair, preallocated_requests=4, **more)
+        watched(simulation, visited)
+        assert_baseline(simulation)
+        assert_times_add_up(simulation)
+    return visited
+
+
+@pytest.mark.parametrize(("settings", "states"), [(VLLM, PULLED), (SGLANG, PUSHED)], ids=["pull", "push"])
+def test_whatever_happens_everything_goes_back_and_every_state_is_seen(settings, states):
+    visited = visited_states(replace(settings, overlap=False), 1)
+    wanted = {f"{side} {name}" for side, names in states.items() for name in names.split()}
+    assert wanted - set(visited) == set()
+
+
+def chats(num: int, prompt: int, output: int, cancel_ns: int | None = None) -> list[Ask]:
+    return [
+        Ask([(i, 0, prompt)], [(100 + i, 0, output)], 500 * i, output, output, cancel_ns=cancel_ns)
+        for i in range(1, num)
+    ]
+
+
+def test_a_lease_that_ends_frees_nothing_that_is_being_read():
+    settings = replace(VLLM, overlap=False)
+    slow = rules(settings, lease_ns=6_000, ns_per_byte=50.0, faults=(Fault("heartbeats-lost", 0, 10**9),))
+    simulation = paired(chats(8, 60, 5), settings, slow)
+    watched(simulation)
+    assert_baseline(simulation)
+    assert simulation.world.pairs.expired > 0
+    assert (simulation.journal().status == FAILED).any()
+    broken = paired(chats(8, 60, 5), replace(settings, faults=("lease_over_reads",)), slow)
+    with pytest.raises(KvbenchError, match="is still read for sequence"):
+        watched(broken)
+
+
+def test_who_gives_up_keeps_memory_that_is_still_written():
+    settings = replace(SGLANG, overlap=False)
+    slow = rules(settings, ns_per_byte=50.0)
+    simulation = paired(chats(8, 60, 5, 9_000), settings, slow)
+    watched(simulation)
+    assert_baseline(simulation)
+    assert (simulation.journal().status == CANCELLED).any()
+    broken = paired(chats(8, 60, 5, 9_000), replace(settings, faults=("free_while_written",)), slow)
+    with pytest.raises(KvbenchError, match="is still written for sequence"):
+        watched(broken)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_link_that_is_down_fails_a_request_or_has_it_computed_again(fails):
+    settings = replace(VLLM, overlap=False)
+    pair = rules(settings, faults=(Fault("link-down", 0, 10**9),), lease_ns=30_000)
+    simulation = paired(chats(8, 60, 5), settings, pair, fails_with_transfer=fails)
+    watched(simulation)
+    assert_baseline(simulation)
+    journal = simulation.journal()
+    assert (journal.status == (FAILED if fails else FINISHED)).all()
+    assert (journal.recomputed_tokens > 0).any() != fails
+    assert simulation.world.pairs.failed == 7
+
+
+def test_without_memory_on_the_decode_side_a_push_times_out_on_both():
+    settings = replace(SGLANG, overlap=False, scheduler=SchedulerRules(discipline="prefill-first"))
+    asks = chats(12, 100, 60)
+    simulation = paired(asks, settings, rules(settings, bootstrap_ns=30_000), reserved_decode_tokens=10)
+    watched(simulation)
+    assert_baseline(simulation)
+    status = simulation.journal().status
+    assert (status == TIMED_OUT).any()
+    assert (status == FINISHED).any()
+
+
+def test_an_unread_notice_holds_the_prompt_until_its_lease_ends():
+    settings = replace(VLLM, overlap=False)
+    pair = rules(settings, faults=(Fault("notices-lost", 0, 10**9),), lease_ns=50_000)
+    simulation = paired(chats(4, 60, 5), settings, pair)
+    watched(simulation)
+    assert_baseline(simulation)
+    assert (simulation.journal().status == FINISHED).all()
+    times = simulation.pair_times()
+    assert (times.freed - times.computed >= 50_000).all()
