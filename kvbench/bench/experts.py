@@ -29,8 +29,8 @@ def rank_simulation(system: System, requests: Requests, costs: Costs) -> Lockste
     config, settings = system.config, system.settings
     if fleet_of(system, requests) is not None:
         raise UsageError(
-            f"{config.where['dp']}: dp = {config['dp']}, ep = {config['ep']}: ranks that step together are one instance, "
-            "and no router stands in front of several: leave out the fleet"
+            f"{config.where['ep']}: ep = {config['ep']} is one instance of ranks that step together, "
+            "and no router stands in front of several; leave out the fleet"
         )
     ranks, deal, balance = config["dp"], config["dp_deal"], config["dp_balance"]
     if balance and settings.scheduler.discipline != TOKEN_BUDGET:
