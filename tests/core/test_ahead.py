@@ -79,6 +79,17 @@ def test_two_runs_at_once_share_the_work(folder, tmp_path):
     assert compiled(log)[0] == "abc"
 
 
+def test_no_process_and_no_lock_is_no_error(folder, tmp_path, monkeypatch):
+    def refuse(*arguments: object, **more: object) -> None:
+        raise OSError("no more of these")
+
+    monkeypatch.setattr(ahead.subprocess, "Popen", refuse)
+    monkeypatch.setattr(ahead.fcntl, "flock", refuse)
+    log = tmp_path / "log"
+    begin(units(log)).finish()
+    assert compiled(log) == ("abcd", {str(os.getpid())})
+
+
 def test_without_locks_nobody_helps(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(ahead, "fcntl", None)
     log = tmp_path / "log"
@@ -91,7 +102,7 @@ def test_the_bar_says_what_compiles_and_how_long(folder, tmp_path):
     first, second = units(tmp_path / "log", "ab")
     watch.expect([first, second], 2)
     before = watch._line()
-    assert "(a, b)" in before
+    assert before.endswith(": a, b")
     assert "about 8 s left" in before  # 14 of small functions and 2 x 1, by two
     first._done.touch()
-    assert "(b)" in watch._line()
+    assert watch._line().endswith(": b")
