@@ -16,7 +16,7 @@ from .run import quiet_compiler, say
 @click.argument("folder", metavar="DIR")
 @click.option("-o", "--output", metavar="DIR", help="Write fidelity.csv and fidelity.json.")
 @force_option
-@click.option("--client", metavar="NAME", shell_complete=clients_completed, help="Of the tables. [5 prompts a slot]")
+@click.option("--client", metavar="NAME", shell_complete=clients_completed, help="Of the tables. [aiconfigurator-eval]")
 @click.option(
     "--set", "sets", metavar="KEY=VALUE", multiple=True, shell_complete=keys_completed, help="Any key, for all."
 )

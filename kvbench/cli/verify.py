@@ -60,6 +60,7 @@ def golden_command(folder: str, as_json: bool, quiet: bool) -> int:
 @click.option("--operations", metavar="N", default=100_000, type=click.IntRange(1), help="Over all combinations.")
 @click.option("--seed", metavar="S", default=0, type=click.IntRange(0), help="Of everything drawn.")
 @click.option("--combination", metavar="NAME", default="", help="Those whose name begins like this.")
+@click.option("--tiers", is_flag=True, help="Engines with host memory and storage behind their cache.")
 @click.option("--round", "number", metavar="R", type=click.IntRange(0), help="This round of one combination again.")
 @click.option("--requests", metavar="I,J", help="Of that round only these requests.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
@@ -68,6 +69,7 @@ def fuzz_command(
     operations: int,
     seed: int,
     combination: str,
+    tiers: bool,
     number: int | None,
     requests: str | None,
     as_json: bool,
@@ -86,7 +88,7 @@ def fuzz_command(
     from ..report.fuzz_table import FuzzFailure, FuzzLine, fuzz_report
     from ..verify.fuzz import find_combinations, fuzz, repeat
 
-    chosen = find_combinations(combination)
+    chosen = find_combinations(combination, tiers)
     if requests is not None and number is None:
         raise UsageError("--requests are those of one round; give --round too")
     if number is None:

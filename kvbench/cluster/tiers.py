@@ -9,6 +9,7 @@ import numpy as np
 from ..core.journal import TierCounters
 from ..core.requests import I64
 from ..engine.attribution import Fetch
+from ..engine.break_even import break_even
 from ..engine.settings import EngineSettings
 from ..scheduler.state import Engine
 from ..tiers.host import EVICTED, LOADED, REFUSED, WRITTEN
@@ -62,6 +63,7 @@ def tier_counters(engines: Sequence[Engine], settings: EngineSettings) -> TierCo
         return None
     links = engines[0].links.read()
     host = sum(t.host.counters for t in tiered)
+    even = break_even(engines)
     counts = sum(t.counts for t in tiered)
     has_store = tiered[0].store_up >= 0
     store = ([tiered[0].store_down], [tiered[0].store_up]) if has_store else ([], [])
@@ -80,6 +82,10 @@ def tier_counters(engines: Sequence[Engine], settings: EngineSettings) -> TierCo
         busy_up_ns=int(links["busy_ns"][up].sum()),
         exposed_ns=sum(int(t.sum_wait_ns) for t in tiered),
         slowed_ns=sum(int(t.sum_slowed_ns) for t in tiered),
+        break_even=even.bandwidth,
+        break_even_tokens=even.tokens,
+        fetched=even.fetched,
+        lost=even.lost,
         store_blocks=int(tiered[0].store.content.size) - 1,
         asked=int(counts[ASKED_BLOCKS]),
         arrived=int(counts[ARRIVED_BLOCKS]),

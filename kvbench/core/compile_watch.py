@@ -17,7 +17,7 @@ _SMALL_S = 14.0
 """Of the many small functions of a run together, where large ones compile too (same machine as those of the units)."""
 
 _TICK_S = 0.2
-_WIDTH = 24
+_WIDTH = 16
 
 
 class Expected(Protocol):
@@ -95,8 +95,8 @@ class CompileWatch(event.Listener):
         left = self._left(elapsed)
         filled = min(round(_WIDTH * elapsed / (elapsed + left)), _WIDTH)
         bar = "#" * filled + "-" * (_WIDTH - filled)
-        running = ", ".join(u.name for u in self._units if not u.is_kept()) or self._now
-        return f"kvbench: compiling, once: [{bar}] about {max(left, 1):.0f} s left ({running})"
+        running = ", ".join(u.name.rpartition(".")[2] for u in self._units if not u.is_kept()) or self._now
+        return f"kvbench: compiling [{bar}] about {max(left, 1):.0f} s left: {running}"
 
     def _left(self, elapsed: float) -> float:
         """Seconds; the speed of this machine shows once a good part is done."""
@@ -104,7 +104,7 @@ class CompileWatch(event.Listener):
         done = min(self.seconds, _SMALL_S) + sum(u.seconds for u in self._units if u.is_kept())
         if done > total / 3:
             return (total - done) * elapsed / done
-        return max(total / self._lanes - elapsed, (total - done) / self._lanes / 4)
+        return max(total / self._lanes - elapsed, elapsed / 4)
 
 
 class _Ticker(threading.Thread):

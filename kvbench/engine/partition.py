@@ -28,6 +28,7 @@ from ..scheduler.state_columns import (
     RADIX,
     SEQ,
 )
+from .partition_tiers import operations_agree, tiers_agree
 
 
 @inline
@@ -77,7 +78,7 @@ def _counts_agree(e):
 
 @jit
 def _all_owned(e, owners):
-    return np.sum(owners[1:]) == owners.size - 1 and np.sum(e.pool.in_flight != 0) == 0
+    return np.sum(owners[1:]) == owners.size - 1
 
 
 # ---------------------------------------------------------------- list: reference counts and hashes
@@ -104,6 +105,8 @@ def _list_agrees(e):
         if _holds(e, slot):
             for i in range(rec[slot, BLOCKS]):
                 counted[table[slot, i]] += 1
+    if not operations_agree(e, counted, np.zeros(1, np.int64)):
+        return False
     if np.sum(counted[1:] != refs[1:]) != 0:
         return False
     for block in np.flatnonzero(counted):
@@ -147,6 +150,12 @@ def _radix_agrees(e):
         while node > 0:
             locks[node] += 1
             node = nodes[node, PARENT]
+    owned = np.zeros(pool.num_blocks + 1, np.int64)
+    if not operations_agree(e, owned, locks):
+        return False
+    for block in np.flatnonzero(owned):
+        if not _own(owners, block):
+            return False
     return _nodes_agree(tree, owners, locks) and _children_agree(tree) and _all_owned(e, owners)
 
 
@@ -204,6 +213,6 @@ def is_intact(e):
     while slot != NO_SLOT:
         settle(e.calendar, e.slots.rec, slot)
         slot = e.slots.rec[slot, NEXT]
-    if not _counts_agree(e):
+    if not _counts_agree(e) or (e.rules.tiered and not tiers_agree(e)):
         return False
     return _radix_agrees(e) if e.rules.cache_kind == RADIX else _list_agrees(e)

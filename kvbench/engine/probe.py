@@ -5,15 +5,15 @@ from __future__ import annotations
 from ..core.jit import entry
 from ..core.units import NEVER_NS
 from ..memory.links import end_next
+from ..memory.operations import NO_ROW
 from ..scheduler import calendar
-from ..scheduler.backup import written
 from ..scheduler.lifecycle import accept
-from ..scheduler.mail import LANDED, is_unread, post, take
+from ..scheduler.mail import is_unread, take
 from ..scheduler.queues import take_ended
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import NEXT, NO_SEQ, NO_SLOT, ROUTED
 from . import step
-from .disciplines import discipline_of
+from .disciplines import discipline_of, moving_of
 
 
 @entry
@@ -33,13 +33,23 @@ def arrive(e, seq, arrival_ns):
 
 
 @entry
-def drain_copies(e):
-    """Wait until every copy beside the steps is done."""
-    while e.links.next_ns != NEVER_NS:
-        e.now = max(e.now, e.links.next_ns)
-        post(e.landed, LANDED, end_next(e.links, e.operations))
-    while is_unread(e.landed):
-        written(e, take(e.landed)[1])
+def _next_landed(e):
+    """The next operation that has ended, or will if nothing else comes; NO_ROW: nothing moves."""
+    if is_unread(e.landed):
+        return take(e.landed)[1]
+    if e.links.next_ns == NEVER_NS:
+        return NO_ROW
+    e.now = max(e.now, e.links.next_ns)
+    return end_next(e.links, e.operations)
+
+
+def drain_copies(engine: Engine) -> None:
+    """Wait until everything beside the steps of a lone engine is done."""
+    landed = moving_of(engine).landed
+    row = _next_landed(engine)
+    while row != NO_ROW:
+        landed(engine, row)
+        row = _next_landed(engine)
 
 
 @entry

@@ -22,7 +22,7 @@ from ..core.errors import UsageError
 from ..core.journal import FINISHED, Journal
 from ..core.requests import Requests
 from ..core.units import NS_PER_US
-from ..costs.corrections import scaled
+from ..costs.corrections import SCALES, scaled
 from ..costs.step_times import costs_of
 from ..costs.tables import CostTables
 from ..engine.settings import EngineSettings
@@ -47,6 +47,14 @@ _DELAY_US = 50.0
 """Where a stage that the configuration has at 0 starts from."""
 
 
+OUTPUT_STAGE = "output_us_per_token"
+_STAGE = 0.3
+"""Of the output stage: it begins at what the busiest time leaves, and is hardly faster where it shows."""
+_EXPLAINED = 0.03
+"""A fit that leaves less needs no stage to explain it."""
+_WORTH = 5.0
+"""By how much the likelihood has to rise for a stage to be believed."""
+
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -60,20 +68,28 @@ def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0) -
     if total * (1.0 - holdout) < FEWEST:
         raise UsageError(f"{total} requests do not determine step times; give at least {FEWEST} to fit on")
     coefficients = _coefficients(system)
-    model = _Model(system, coefficients, results)
+    model = _Model(system, results)
     fitted = [np.arange(len(served)) < round(len(served) * (1.0 - holdout)) for served in results]
 
     def residuals(values: F64) -> list[F64]:
+        """Of the coefficients, and of an output stage where there is one more value."""
         columns: tuple[list[F64], list[F64]] = ([], [])
-        for served, part, (ttft, tpot) in zip(results, fitted, model.replay(values), strict=True):
+        named = dict(zip((*(c.name for c in coefficients), OUTPUT_STAGE), values.tolist(), strict=False))
+        for served, part, (ttft, tpot) in zip(results, fitted, model.replay(named), strict=True):
             for column, replayed, measured in zip(columns, (ttft, tpot), (served.ttft, served.tpot), strict=True):
                 column.append(np.where(part, _log_ratio(replayed, measured), np.nan))
         return [np.concatenate(column) for column in columns]
 
-    start = np.array([c.start for c in coefficients])
-    before = model.replay(start)
-    found = fit(coefficients, residuals)
-    after = model.replay(found.values)
+    before = model.replay({c.name: c.start for c in coefficients})
+    plain = fit(coefficients, residuals)
+    found, replays = plain, plain.replays
+    busiest = _busiest_us(results)
+    if not system.costs.output_us_per_token and plain.spread > _EXPLAINED:
+        stage = (*coefficients, Coefficient(OUTPUT_STAGE, busiest, _STAGE, "us"))
+        staged = fit(stage, residuals, begin=np.append(plain.values, busiest))
+        found = staged if staged.misfit < plain.misfit - _WORTH else plain
+        replays += staged.replays
+    after = model.replay({e.coefficient.name: e.value for e in found.estimates})
     parts = [_part("fitted" if holdout else "all", results, after, fitted)]
     if holdout:
         parts.append(_part("held out", results, after, [~part for part in fitted]))
@@ -87,9 +103,9 @@ def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0) -
         residuals=_quantiles(results, after),
         before=_quantiles(results, before),
         parts=tuple(parts),
-        replays=found.replays + 2,
+        replays=replays + 2,
         seconds=time.perf_counter() - started,
-        notes=_notes(results),
+        notes=_notes(results, found is plain and not system.costs.output_us_per_token, busiest),
     )
 
 
@@ -108,6 +124,8 @@ def _coefficients(system: System) -> tuple[Coefficient, ...]:
         "tokenize_us_per_token": costs.tokenize_us_per_token or 0.1,
         "detokenize_us_per_token": costs.detokenize_us_per_token or 1.0,
     }
+    if costs.output_us_per_token:
+        times[OUTPUT_STAGE] = costs.output_us_per_token
     return (
         *(Coefficient(name, 1.0, _FACTOR) for name in factors),
         *(Coefficient(name, start, _TIME, "us") for name, start in times.items()),
@@ -115,21 +133,21 @@ def _coefficients(system: System) -> tuple[Coefficient, ...]:
 
 
 class _Model:
-    """Coefficients -> TTFT and TPOT of every request, by running them all."""
+    """Values of coefficients, by name -> TTFT and TPOT of every request, by running them all."""
 
-    def __init__(self, system: System, coefficients: tuple[Coefficient, ...], results: Sequence[Served]) -> None:
-        self.system, self.coefficients = system, coefficients
+    def __init__(self, system: System, results: Sequence[Served]) -> None:
+        self.system = system
         self.base, self.graphs = found_times(system), graphs_of(system)
         self.loads = [(served, _requests(served), _settings(system.settings, served)) for served in results]
 
-    def replay(self, values: F64) -> list[tuple[F64, F64]]:
-        tables, delays = self._made(dict(zip([c.name for c in self.coefficients], values.tolist(), strict=True)))
+    def replay(self, values: dict[str, float]) -> list[tuple[F64, F64]]:
+        tables, delays = self._made(values)
         return [_times(_run(requests, delays(settings), tables), served) for served, requests, settings in self.loads]
 
     def _made(self, values: dict[str, float]) -> tuple[CostTables, Callable[[EngineSettings], EngineSettings]]:
-        factors = {c.name: values[c.name] for c in self.coefficients if not c.unit}
+        factors = {name: value for name, value in values.items() if name in SCALES}
         factors["head"] = factors["linear"]
-        host: Any = {c.name: values[c.name] for c in self.coefficients if c.unit}
+        host: Any = {name: value for name, value in values.items() if name not in SCALES}
         costs = replace(self.system.costs, **host)
         tables = costs_of(scaled(self.base, factors), costs, self.graphs).tables
 
@@ -138,6 +156,7 @@ class _Model:
                 settings,
                 tokenize_ns_per_token=round(costs.tokenize_us_per_token * NS_PER_US),
                 detokenize_ns=round(costs.detokenize_us_per_token * NS_PER_US),
+                output_ns_per_token=round(costs.output_us_per_token * NS_PER_US),
             )
 
         return tables, delays
@@ -219,10 +238,26 @@ def _line(e: Estimate) -> Line:
     return Line(c.name, c.start, e.value, e.low, e.high, e.share, e.is_determined, c.unit)
 
 
-def _notes(results: Sequence[Served]) -> tuple[str, ...]:
+def _busiest_us(results: Sequence[Served]) -> float:
+    """us a token in the busiest twentieth of any result: an output stage cannot be slower."""
+    most = 0.0
+    for served in results:
+        ends = np.linspace(0.0, float((served.arrival + served.e2el).max()), 21)
+        first, last = served.arrival + served.ttft, served.arrival + served.e2el
+        share = np.clip((ends[:, None] - first) / np.maximum(last - first, 1e-9), 0.0, 1.0)
+        most = max(most, float(np.diff((share * served.output).sum(axis=1)).max() / ends[1]))
+    return 1e6 / most
+
+
+def _notes(results: Sequence[Served], no_stage: bool, busiest_us: float) -> tuple[str, ...]:
     left_out = sum(served.left_out for served in results)
     loops = [served.name for served in results if served.slots]
     notes = []
+    if no_stage:
+        notes.append(
+            f"nothing shows that tokens wait for one output stage; one of {busiest_us:.3g} us a token would have "
+            "stopped the busiest time"
+        )
     if left_out:
         notes.append(f"{left_out} requests that failed or warmed up are not replayed; the server bore them too")
     if loops:

@@ -17,6 +17,8 @@ from .truth import Deployment, Server, Truth
 
 NEEDED = ("backend", "model_path", "system", "isl", "osl", "silicon_ttft_ms", "silicon_tpot_ms")
 
+_DTYPES = (("fp8_block", "fp8-block"), ("fp8", "fp8"), ("nvfp4", "fp4"), ("int8", "int8"), ("fp16", "fp16"))
+
 Row = dict[str, str]
 
 
@@ -67,8 +69,9 @@ def _slots(row: Row) -> tuple[int, str]:
 
 
 def _dtype(row: Row) -> str:
+    """How matrix products are quantised; the wider name first, since it holds the other one."""
     told = f"{row.get('precision') or ''} {row.get('gemm_quant_mode') or ''}".lower()
-    return next((name for name in ("nvfp4", "fp8", "int8", "fp16") if name in told), "bf16").replace("nvfp4", "fp4")
+    return next((dtype for name, dtype in _DTYPES if name in told), "bf16")
 
 
 def _ranks(row: Row, name: str) -> int:

@@ -62,11 +62,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Fit:
-    """estimates in the order of the coefficients; rounds and replays that it took."""
+    """estimates in the order of the coefficients; rounds and replays that it took.
+
+    misfit   -log of the likelihood
+    spread   of the residuals of the metric that is fitted worst
+    """
 
     estimates: tuple[Estimate, ...]
     rounds: int
     replays: int
+    misfit: float
+    spread: float
 
     @property
     def values(self) -> F64:
@@ -78,12 +84,18 @@ Residuals = Callable[[F64], list[F64]]
 column are in order of arrival."""
 
 
-def fit(coefficients: tuple[Coefficient, ...], residuals: Residuals, most_rounds: int = 12) -> Fit:
-    """Gauss-Newton with damping: a round takes two replays for each coefficient and some to find how far to go."""
+def fit(
+    coefficients: tuple[Coefficient, ...], residuals: Residuals, most_rounds: int = 12, begin: F64 | None = None
+) -> Fit:
+    """Gauss-Newton with damping: a round takes two replays for each coefficient and some to find how far to go.
+
+    begin: values to begin the search with, where they are not those that are believed before
+    """
     start = np.log([c.start for c in coefficients])
     prior = np.array([c.spread for c in coefficients]) ** -2.0
     counted = _Counted(residuals)
-    at, columns = start.copy(), counted(start)
+    at = start.copy() if begin is None else np.log(begin)
+    columns = counted(at)
     spreads = [_spread(column) for column in columns]
     damping, rounds = 1e-2, 0
     while rounds < most_rounds:
@@ -110,7 +122,9 @@ def fit(coefficients: tuple[Coefficient, ...], residuals: Residuals, most_rounds
         spreads = [_spread(column) for column in columns]
         if here - there < _ENOUGH * here and size < 0.01:
             break
-    return Fit(_estimates(coefficients, at, columns, _slopes(counted, at), spreads, prior), rounds, counted.replays)
+    estimates = _estimates(coefficients, at, columns, _slopes(counted, at), spreads, prior)
+    misfit = sum(float(np.log(s)) * int((~np.isnan(c)).sum()) for c, s in zip(columns, spreads, strict=True))
+    return Fit(estimates, rounds, counted.replays, misfit, max(spreads))
 
 
 class _Counted:

@@ -22,27 +22,23 @@ from .truth import Deployment, Figures, Server, ServerRun
 Changes = Sequence[tuple[str, str]]
 
 
-USUAL: dict[str, object] = {
-    "client.prompts_per_slot": 5,
-    "client.range_low": 0.9,
-    "client.range_high": 1.1,
-    "client.ignore_eos": True,
-    "arrivals.process": "closed",
-}
-USUAL_CLIENT = "5 prompts a slot, lengths within 10 %"
-"""Of tables that do not say what their client did: usual are 5 to 10 prompts a slot. With lengths that are all equal a
-simulator stays in lockstep where a server does not. The number was chosen on scored rows (docs/fidelity.md)."""
+USUAL_CLIENT = "aiconfigurator-eval"
+"""Of tables that do not say what their client did: that of the tool that published them, at the release that knew these
+versions of the engines. Others were tried on the scored rows before it (docs/fidelity.md)."""
 
 
 def predict_deployment(truth: Deployment, client: str, more: Changes = ()) -> Case:
-    """Run the closed loop of a deployment. client: a protocol, "" is USUAL. UsageError: kvbench has nothing for it."""
+    """Run the closed loop of a deployment. client: a protocol, "" is USUAL_CLIENT. UsageError: nothing known of it."""
     _check_served(truth.server)
+    if truth.server.dp > 1 or truth.server.ep > 1:
+        raise UsageError("several replicas: a table does not say how its load was spread over them")
     keys = {
-        **({"client.protocol": client} if client else USUAL),
+        "client.protocol": client or USUAL_CLIENT,
         "lengths.prompt": truth.prompt,
         "lengths.output": truth.output,
         "arrivals.concurrency": truth.concurrency,
         "max_model_len": 0,
+        **_generated(truth),
     }
     configured = configure(None, changes=[*_server_changes(truth.server), *_changes(keys), *more])
     result = run(configured)
@@ -57,6 +53,20 @@ def predict_deployment(truth: Deployment, client: str, more: Changes = ()) -> Ca
         concurrency=truth.concurrency,
         doubt=truth.doubt,
     )
+
+
+def _generated(truth: Deployment) -> dict[str, object]:
+    """The sizes that AIConfigurator 0.6 gives a server of this load (its rules `vllm.rule` and `sglang.rule`)."""
+    if truth.server.engine == "sglang":
+        return {
+            "scheduler.max_running_requests": truth.concurrency,
+            "scheduler.max_prefill_tokens": truth.prompt + 1500,
+            "scheduler.enable_mixed_chunk": True,
+        }
+    return {
+        "scheduler.max_num_seqs": truth.concurrency,
+        "scheduler.max_num_batched_tokens": truth.prompt + 1500 + truth.concurrency,
+    }
 
 
 def predict_run(truth: ServerRun, more: Changes = ()) -> Case:
@@ -81,7 +91,7 @@ def profile_changes(truth: ServerRun) -> Iterator[Changes]:
     if not folder.is_dir():
         yield []
         return
-    profile = find_profile(folder, truth.server.tp, None, None)
+    profile = replace(find_profile(folder, truth.server.tp, None, None), dp=truth.server.dp, ep=truth.server.ep)
     with TemporaryDirectory(prefix="kvbench-profile-") as place:
         path = Path(place) / f"{truth.name}.npz"
         save_step_times(profile_step_times(profile, truth.server.tp), path)
@@ -132,13 +142,9 @@ def _memory_note(result: Result) -> tuple[str, ...]:
 
 
 def _check_served(server: Server) -> None:
-    """UsageError: more engines than the one that a run has."""
-    if server.dp > 1:
-        raise UsageError(f"{server.dp} replicas step in lockstep; that needs several engines under one barrier")
+    """UsageError: something that no run is made of."""
     if server.pp > 1:
         raise UsageError(f"pipeline of {server.pp} stages: no model of it here")
-    if server.ep > 1:
-        raise UsageError("expert parallelism: no step times for it here")
 
 
 def _server_changes(server: Server) -> list[tuple[str, str]]:
@@ -149,6 +155,8 @@ def _server_changes(server: Server) -> list[tuple[str, str]]:
             "device": known_device(server.system),
             "dtype": server.dtype,
             "tp": server.tp,
+            "dp": server.dp,
+            "ep": server.ep,
         }
     )
 

@@ -53,7 +53,7 @@ def read_server_run(folder: Path) -> ServerRun:
         dtype={"bfloat16": "bf16", "float16": "fp16"}.get(str(arguments.get("dtype")), str(arguments.get("dtype"))),
         tp=int(arguments.get("tensor_parallel_size") or 1),
         dp=int(arguments.get("data_parallel_size") or 1),
-        ep=2 if arguments.get("enable_expert_parallel") else 1,
+        ep=_devices(arguments) if arguments.get("enable_expert_parallel") else 1,
     )
     return ServerRun(
         name=folder.name,
@@ -65,6 +65,11 @@ def read_server_run(folder: Path) -> ServerRun:
         block_tokens=int(cache.get("block_size") or 16),
         overlap=bool(resolved.get("async_scheduling", True)),
     )
+
+
+def _devices(arguments: dict[str, Any]) -> int:
+    """Of an instance: experts are spread over all of them."""
+    return int(arguments.get("tensor_parallel_size") or 1) * int(arguments.get("data_parallel_size") or 1)
 
 
 def read_times(run: ServerRun) -> dict[str, F64]:
@@ -128,9 +133,13 @@ def predicted_figures(journal: Journal) -> Figures:
 
 
 def inbox_ns(journal: Journal) -> NDArray[np.int64]:
-    """(requests,) when the engine looked into its inbox and found the request: at the end of the step that ran."""
-    start = journal.steps[:, STEP_COLUMNS.index("start_ns")]
-    end = start + journal.steps[:, STEP_COLUMNS.index("duration_ns")]
+    """(requests,) when the engine looked into its inbox and found the request: at the end of the step that ran.
+
+    Replicas in lockstep have one row each for a step; any of them says when it was.
+    """
+    steps = journal.steps[np.argsort(journal.steps[:, STEP_COLUMNS.index("start_ns")], kind="stable")]
+    start = steps[:, STEP_COLUMNS.index("start_ns")]
+    end = start + steps[:, STEP_COLUMNS.index("duration_ns")]
     step = np.maximum(np.searchsorted(start, journal.queued_ns, side="right") - 1, 0)
     inside = (journal.queued_ns >= start[step]) & (journal.queued_ns < end[step])
     return np.where(inside, np.minimum(end[step], journal.scheduled_ns), journal.queued_ns)

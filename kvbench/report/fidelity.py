@@ -128,11 +128,12 @@ def _deployments(group: str, cases: Sequence[Case]) -> str:
             f"{case.tp}",
             case.load,
             *(text for metric in ("ttft", "tpot") for text in _cells(case, metric)),
+            f"{case.kv_blocks:,}",
             ("?" if case.doubt else "") + ("m" if any(n.startswith("short of memory") for n in case.notes) else ""),
         ]
         for case in cases
     ]
-    header = ["tp", "load", "TTFT", "predicted", "%", "TPOT", "predicted", "%", ""]
+    header = ["tp", "load", "TTFT", "predicted", "%", "TPOT", "predicted", "%", "blocks", ""]
     clients = ", ".join(dict.fromkeys(case.client for case in cases))
     said = f"{group}: means in ms; client assumed: {clients}. ?: doubtful, m: short of KV memory"
     return f"{note(said)}\n\n{grid(header, rows)}"

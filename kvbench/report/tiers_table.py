@@ -41,6 +41,7 @@ def tier_lines(s: Summary) -> list[tuple[str, str]]:
             f"{_decimal(s['fetch_exposed_in_steps'], 3)} s longer for loads, "
             f"{_decimal(s['slowed_by_copies'], 3)} s for copies beside them",
         ),
+        *_break_even(s),
         ("TTFT by tier", "; ".join(_ttft(s, name) for name in SOURCES if s[f"requests_{name}"])),
     ]
 
@@ -65,6 +66,19 @@ def _storage(s: Summary) -> list[tuple[str, str]]:
             f"down {_gigabytes(s['storage_link_down_bytes'])}, busy {_percent(s['storage_link_down_busy'])} of the "
             f"time; up {_gigabytes(s['storage_link_up_bytes'])}, busy {_percent(s['storage_link_up_busy'])}",
         ),
+    ]
+
+
+def _break_even(s: Summary) -> list[tuple[str, str]]:
+    if s["break_even"] is None:
+        return []
+    return [
+        (
+            "break-even",
+            f"fetching takes as long as computing at {_decimal(s['break_even'], 2)} GB/s for a prompt of "
+            f"{_decimal(s['break_even_tokens'], 0)} tokens alone; {s['hits_lost']:,} of {s['hits_fetched']:,} "
+            "sequences that fetched waited longer than computing takes",
+        )
     ]
 
 

@@ -79,7 +79,6 @@ _SGLANG = {
     "cache.memory_utilization": 0.88,
     "cache.free_order": "auto",
     "costs.graphs": "sglang",
-    "costs.request_overhead_us": 40.0,  # chosen on measured deployments, at tp 8: docs/fidelity.md
 }
 
 _SGLANG_RULES = {

@@ -25,9 +25,10 @@ from ..core.journal import CANCELLED
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine.integrity import check_integrity
+from ..engine.probe import drain_copies
 from ..offline.warm import prepared
 from ..scheduler.state_columns import NO_FAULT, OUT_OF_KV
-from .fuzz_systems import Combination, combinations, draw_settings
+from .fuzz_systems import TIERS, Combination, combinations, draw_settings, tier_combinations
 from .fuzz_workload import Ask, draw_asks, request_table, some_of
 from .sums import missing_sum
 
@@ -92,11 +93,12 @@ def step_costs() -> CostTables:
     return build_tables(line, line, line, grid, grid, Overheads(1000.0, 13.0, 0.0))
 
 
-def find_combinations(name: str) -> list[Combination]:
-    """All, or those whose name begins like this. UsageError when there is none."""
-    found = [c for c in combinations() if c.name.startswith(name)]
+def find_combinations(name: str, tiers: bool = False) -> list[Combination]:
+    """All, or those whose name begins like this; tiers: of engines with tiers. UsageError when there is none."""
+    all_of_them = tier_combinations() if tiers or name.endswith(TIERS) else combinations()
+    found = [c for c in all_of_them if c.name.startswith(name)]
     if not found:
-        raise UsageError(f"no combination {name}; there are {', '.join(c.name for c in combinations())}")
+        raise UsageError(f"no combination {name}; there are {', '.join(c.name for c in all_of_them)}")
     return found
 
 
@@ -214,6 +216,9 @@ def _wrong(simulation: Simulation, status: int, intact: bool) -> str:
     if status != DONE:
         return f"no end after {simulation.counters().num_steps} steps"
     check_integrity(simulation.engine)
+    if simulation.settings.tiers.on:
+        drain_copies(simulation.engine)
+        check_integrity(simulation.engine)
     return missing_sum(simulation)
 
 

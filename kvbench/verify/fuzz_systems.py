@@ -12,8 +12,9 @@ from ..engine.build import calendar_fits
 from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
 from ..prefix.eviction.policies import POLICIES
 from ..scheduler.waiting_order import ORDERS, SHORTEST_PREFILL
+from ..tiers.rules import HOST_EVICTION, LOADS, STOP_POLICIES, HostLink, LinkRules, StoreRules, TierRules
 
-STEP, CALENDAR, OVERLAP, FORKS = "step", "calendar", "overlap", "forks"
+STEP, CALENDAR, OVERLAP, FORKS, TIERS = "step", "calendar", "overlap", "forks", "tiers"
 
 AXES: dict[str, tuple[Any, ...]] = {
     "scheduler": (PREFILL_FIRST, TOKEN_BUDGET),
@@ -44,6 +45,12 @@ def combinations() -> list[Combination]:
     """The whole product, less the calendar path where no rules of such an engine allow it."""
     everything = [Combination(*values) for values in product(*AXES.values())]
     return [c for c in everything if _exists(c)]
+
+
+def tier_combinations() -> list[Combination]:
+    """Engines with host memory and storage behind their cache."""
+    everything = product(AXES["scheduler"], ("radix", "hash"), AXES["block_tokens"])
+    return [Combination(*values, TIERS) for values in everything]
 
 
 def _exists(c: Combination) -> bool:
@@ -98,6 +105,8 @@ def draw_settings(rng: Generator, c: Combination, number: int) -> EngineSettings
         **({name: one_of(False, True) for name in RADIX_RULES} if c.cache == "radix" else {}),
         tlru_threshold=one_of(8, 200),
     )
+    if c.path == TIERS:
+        cache = replace(cache, state="cold")
     concurrency = one_of(0, 0, 1, 3, 9)
     return replace(
         _settings(c),
@@ -111,6 +120,39 @@ def draw_settings(rng: Generator, c: Combination, number: int) -> EngineSettings
         record_steps=True,
         check=True,
         seed=int(rng.integers(0, 1 << 31)),
+        **({"tiers": _tiers(one_of), "overlap": one_of(False, True)} if c.path == TIERS else {}),
+    )
+
+
+def _tiers(one_of: Any) -> TierRules:
+    """Small ones, over links that are fast, or slow enough to be in everybody's way."""
+
+    def link() -> LinkRules:
+        return LinkRules(one_of(0, 500, 40_000), one_of(10, 2_000, 90_000))
+
+    return TierRules(
+        host_blocks=one_of(4, 40, 200),
+        eviction=one_of(*HOST_EVICTION[:-2]),
+        closed=one_of(False, True),
+        min_offers=one_of(1, 1, 2),
+        outputs=one_of(False, True),
+        load=one_of(*LOADS),
+        min_load_tokens=one_of(1, 8),
+        layers=one_of(1, 4),
+        block_bytes=1,
+        slowdown=one_of(0.0, 0.3),
+        host_link=HostLink(link(), link(), one_of(False, True), one_of(False, True)),
+        store=StoreRules(
+            blocks=one_of(0, 10, 400),
+            block_bytes=1,
+            batch_blocks=one_of(1, 4, 128),
+            min_prefetch_tokens=one_of(1, 16),
+            stop=one_of(*STOP_POLICIES),
+            timeout_ns=one_of(0, 5_000, 200_000),
+            timeout_token_ns=one_of(0.0, 30.0),
+            down=link(),
+            up=link(),
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """Client protocols by the names of the tools, and the keys that they set. No NumPy: the command line reads this.
 
 Sources: `vllm/benchmarks/serve.py` and its random dataset; `sglang/bench_serving.py`; `benchmark_lib.sh` of
-InferenceMAX and the client that it calls; `bench_run.sh` as AIConfigurator generates it; the options of AIPerf.
+InferenceMAX and the client that it calls; `bench_run.sh` as AIConfigurator generates it, and the evaluator of its
+release 0.6; the options of AIPerf.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ PROTOCOLS: dict[str, Protocol] = {
     "aiconfigurator": Protocol(
         {"client.prompts_per_slot": 20, "client.warm_up_per_slot": 2, "client.ignore_eos": True},
         "AIConfigurator's script: 20 requests and 2 warm-ups a slot, fixed lengths",
+    ),
+    "aiconfigurator-eval": Protocol(
+        {"client.prompts_per_slot": 10, "client.warm_up_per_slot": 2, "client.ignore_eos": True},
+        "AIConfigurator's evaluator: 10 requests and 2 warm-ups a slot, fixed lengths",
     ),
     "aiperf": Protocol(
         {"client.prompts_per_slot": 2, "client.min_prompts": 10, "arrivals.concurrency": 1},

@@ -17,6 +17,7 @@ from kvbench.core.errors import UsageError
 from kvbench.fidelity.calibrate import calibrate
 from kvbench.fidelity.fit import Coefficient, fit
 from kvbench.fidelity.results import Served, read_served
+from kvbench.report.calibration import device_file
 
 SERVER = ("model=qwen3-8b", "device=h100", "costs.silicon=false")
 LOAD = ("num_prompts=32", "lengths.output=5", "arrivals.rate=9")
@@ -186,3 +187,16 @@ def test_the_command_writes_a_device_that_runs(tmp_path, capsys):
     assert set(tree["scale"]) == {"linear", "prefill", "decode", "mixed"}
     assert call(["run", "chat", "-q", "--device", str(device), "--model", "qwen3-8b", "--set", "num_prompts=5"]) == 0
     assert "calibrated on 20 requests" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_output_stage_that_tokens_wait_for_is_found():
+    load = ("num_prompts=24", "lengths.output=8", "arrivals.rate=30")
+    truth = known_server(*load, "costs.output_us_per_token=5000")
+    found = calibrate(system(), [truth])
+    stage = next(line for line in found.lines if line.name == "output_us_per_token")
+    assert stage.value == pytest.approx(5000, rel=0.1)
+    assert stage.is_determined
+    assert "output_us_per_token = " in device_file(found)
+    without = calibrate(system(), [known_server("num_prompts=20")])
+    assert all(line.name != "output_us_per_token" for line in without.lines)
+    assert any("output stage" in note for note in without.notes)

@@ -90,7 +90,7 @@ def test_everything_is_compared_or_listed_with_its_reason(measured):
     assert "silicon_ttft_ms" in why["deep/any-name.csv:9"]
     assert "neither silicon_concurrency nor batch_size" in why["deep/any-name.csv:11"]
     by_name = {case.name: case for case in scores.cases}
-    assert (by_name["b"].dtype, by_name["b"].doubt != "", by_name["a"].doubt) == ("fp8", True, "")
+    assert (by_name["b"].dtype, by_name["b"].doubt != "", by_name["a"].doubt) == ("fp8-block", True, "")
     assert len(by_name["my-run"].figures) == 12
     assert by_name["my-run"].kv_blocks == 500
     for case in scores.cases:
@@ -120,13 +120,16 @@ def test_arrivals_are_the_clients_and_latencies_count_from_the_stamp(tmp_path):
     assert figures["tpot", "p90"] == pytest.approx(25.0, rel=1e-6)
 
 
-def test_replicas_in_lockstep_are_not_scored(tmp_path):
+def test_replicas_in_lockstep_are_one_case(tmp_path):
+    """Two ranks step together; each has half of the requests, so nobody waits for what one alone would compute."""
     make_run(tmp_path / "two", data_parallel_size=2)
     make_run(tmp_path / "one")
-    scores = validate(tmp_path, more=())
-    assert [case.name for case in scores.cases] == ["one"]
-    assert scores.not_scored[0][0] == "two"
-    assert "lockstep" in scores.not_scored[0][1]
+    cases = {case.name: {(f.metric, f.statistic): f for f in case.figures} for case in validate(tmp_path).cases}
+    assert set(cases) == {"one", "two"}
+    assert {key: f.measured for key, f in cases["one"].items()} == {key: f.measured for key, f in cases["two"].items()}
+    for statistic in ("mean", "p99"):
+        assert cases["two"]["tpot", statistic].predicted > 0
+        assert cases["two"]["ttft", statistic].predicted <= cases["one"]["ttft", statistic].predicted * 1.05
 
 
 def test_the_command_prints_a_table_and_writes_both_files(measured, capsys, tmp_path):
@@ -227,6 +230,6 @@ def test_a_page_draws_what_was_validated(measured, capsys, tmp_path):
 
 def test_what_was_chosen_on_scored_rows_is_said_beside_them(measured):
     usual, stated = validate(measured, more=changes(*FEW)), validate(measured, "vllm-bench", changes("num_prompts=4"))
-    assert any("5 prompts a slot" in note for note in usual.notes)
-    assert not any("5 prompts a slot" in note for note in stated.notes)
+    assert any("had been tried on these rows" in note for note in usual.notes)
+    assert not any("had been tried on these rows" in note for note in stated.notes)
     assert not any("the host of vLLM 0.12" in note for note in usual.notes)
