@@ -1,6 +1,6 @@
 """What a decision of a router costs, beside one look-up of the same prompt in an engine's cache.
 
-    python benchmarks/fleet.py [--engines 16] [--blocks 1000] [--prompts 200] [--rounds 5]
+    python benchmarks/fleet.py [--engines 16] [--blocks 1000] [--prompts 200] [--rounds 5] [--only kv-aware]
 
 Prompts of that many blocks, a third of each shared, all of them known to every second engine. A look-up is
 block_hash.match or radix.match of the whole prompt. us a prompt, best of the rounds, in turn in one process; the
@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=1000)
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", help="policies, with commas between")
     given = parser.parse_args()
     num, blocks = given.prompts, np.int64(given.blocks)
     requests, _ = build_workload(_workload(num, given.blocks))
@@ -136,6 +137,8 @@ def main() -> None:
     }
     rows = [[f"look-up, {kind}", "", f"{us:.2f}", ""] for kind, us in looked.items()]
     for policy, belief, kind in CASES:
+        if given.only and policy not in given.only.split(","):
+            continue
         settings = RouterSettings(policy=policy, belief=belief)
         prefill = np.tile(np.arange(given.blocks * BT // 512 + 2) * 10**7, (given.engines, 1))
         router = make_router(settings, requests, given.engines, keys, BT, prefill)

@@ -19,6 +19,7 @@ from ..experts.mixture import Mixture, Ranks
 from ..experts.popularity import Routing
 from ..report.experts import ExpertReport, LayerBalance, MoveRow, RankRow, StepRow, StreamRow
 from ..workload.keys import FROM_SEED
+from .fleet import fleet_of
 from .step_times import exchange_of_system, streams_of
 from .system import System
 
@@ -26,6 +27,11 @@ from .system import System
 def rank_simulation(system: System, requests: Requests, costs: Costs) -> LockstepSimulation:
     """Ranks that step together; with experts of their own where the step times leave these out."""
     config, settings = system.config, system.settings
+    if fleet_of(system, requests) is not None:
+        raise UsageError(
+            f"{config.where['ep']}: ep = {config['ep']} is one instance of ranks that step together, "
+            "and no router stands in front of several; leave out the fleet"
+        )
     ranks, deal, balance = config["dp"], config["dp_deal"], config["dp_balance"]
     if balance and settings.scheduler.discipline != TOKEN_BUDGET:
         raise UsageError(

@@ -73,6 +73,8 @@ class Unit:
             except BlockingIOError:
                 yield False
                 return
+            except OSError:
+                pass  # a file system without locks: at worst something is compiled twice
             yield True
 
 
@@ -100,9 +102,10 @@ def begin(units: Sequence[Unit]) -> Helpers:
     """Start helpers for the units that the cache does not have: as many as there are cores beside this one's."""
     missing = [] if PLAIN else [unit for unit in units if not unit.is_kept()]
     most = int(os.environ.get(PROCESSES) or num_cores())
-    num = 0 if fcntl is None else max(min(most, len(missing)) - 1, 0)
-    compile_watch.expect(missing, 1 + num)
-    return Helpers(missing, [_helper(missing) for _ in range(num)])
+    num = 0 if fcntl is None or not sys.executable else max(min(most, len(missing)) - 1, 0)
+    helpers = [helper for _ in range(num) if (helper := _helper(missing)) is not None]
+    compile_watch.expect(missing, 1 + len(helpers))
+    return Helpers(missing, helpers)
 
 
 def num_cores() -> int:
@@ -110,10 +113,15 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _helper(units: Sequence[Unit]) -> subprocess.Popen[bytes]:
+def _helper(units: Sequence[Unit]) -> subprocess.Popen[bytes] | None:
+    """None: there may be no more processes, and this one compiles alone."""
     order = [[u.name, u.module, u.function, u.arguments, u.seconds] for u in units]
     command = [sys.executable, "-c", _PROGRAM, json.dumps([sys.path, order])]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nowhere = subprocess.DEVNULL
+    try:
+        return subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+    except OSError:
+        return None
 
 
 def help_with(units: Sequence[Sequence[object]]) -> None:

@@ -31,21 +31,9 @@ def balancedness(of_ranks: F64) -> float:
     return float(of_ranks.mean(1).sum() / most) if most > 0 else 0.0
 
 
-def layer_balancedness(of_ranks: F64) -> F64:
-    """(layers,) the same by layer; 1 for a layer without load."""
-    most = of_ranks.max(1)
-    return np.divide(of_ranks.mean(1), most, out=np.ones_like(most), where=most > 0)
-
-
 def sglang_balancedness(of_ranks: F64) -> float:
     """Mean over layers of mean over maximum, in float32 with 1e-5 added to both (SGLang): 1 without load."""
     single = of_ranks.astype(np.float32)
     small = np.float32(1e-5)
     mean = single.sum(1, dtype=np.float32) / np.float32(single.shape[1])
     return float(((mean + small) / (single.max(1) + small)).mean(dtype=np.float32))
-
-
-def imbalance(of_ranks: F64) -> F64:
-    """(layers,) maximum over mean (vllm-ascend); NaN for a layer without load."""
-    mean = of_ranks.mean(1)
-    return np.divide(of_ranks.max(1), mean, out=np.full(mean.shape, np.nan), where=mean > 0)

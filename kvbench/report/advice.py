@@ -101,7 +101,7 @@ def answer(found: Advice) -> str:
     if not found.symptoms:
         if found.broken:
             return f"{_named(found.broken)} broken, and no symptom says why: no lever was tried."
-        kept = "and every promise is kept" if found.promises else "no symptom reaches its threshold"
+        kept = "every promise is kept" if found.promises else "no symptom reaches its threshold"
         return f"Nothing is wrong: {kept}."
     first = found.symptoms[0].title
     if found.promises and not found.broken:

@@ -69,6 +69,8 @@ def refresh(router, now):
 def learn(router, seqs, event, subject, engine, now):
     """Of a policy that has a belief."""
     belief = router.rules.belief
+    if event == LOST and not router.rules.hears_loss:
+        return
     if belief == OWN:
         if event == SENT:
             n = prompt_keys(router, seqs, subject)

@@ -73,6 +73,7 @@ class RouterRules:
     queue_column: "i8"
     assign: "i8"
     belief: "i8"
+    hears_loss: "b1"
     prefix_tokens: "i8"
     bound: "f8"
     match_threshold: "f8"

@@ -80,6 +80,7 @@ class RouterSettings:
     )
     events_delay_ms: float = _key("float", 0.0, "ms", "from a change of a cache to the router", _BELIEVERS, low=0)
     events_lost: float = _key("float", 0.0, "share", "of the events that never come", _BELIEVERS, low=0, high=1)
+    hears_loss: bool = _key("bool", True, "", "an engine that restarts is believed to be empty", _BELIEVERS)
     block_tokens: int = _key(
         "int", 0, "tokens", "in a block of what is believed; 0 = the engines'", (*_BELIEVERS, "prefix-hash"), low=0
     )

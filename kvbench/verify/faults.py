@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -50,7 +51,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Effect:
-    """Two variants of a scenario. expected: (figure, RISES or FALLS) from the first to the second."""
+    """Two variants of a scenario, each one or more assignments. expected: (figure, RISES or FALLS) from the first to
+    the second."""
 
     name: str
     source: str
@@ -99,6 +101,28 @@ EFFECTS = (
         "eplb.mode=dynamic-sync",
         (("tpot mean", RISES), ("e2el p50", RISES)),
     ),
+    Effect(
+        "router-first-message",
+        "a key of the first message alone",
+        "router.prefix_tokens=256",
+        "router.prefix_tokens=1024",
+        (("hit_rate", RISES), ("ttft p99", FALLS)),
+    ),
+    Effect(
+        "router-long-prompts",
+        "load counted in requests",
+        "router.load_by=requests",
+        "router.load_by=queued-tokens",
+        (("ttft p99", FALLS),),
+    ),
+    Effect(
+        "router-hot-prefix",
+        "affinity without a bound",
+        "router.balance_abs=1e9",
+        "router.balance_abs=8",
+        (("ttft p99", FALLS), ("request_throughput", RISES)),
+    ),
+    Effect("router-two", "own counts alone", "router.load=own", "router.load=reported", (("ttft p99", FALLS),)),
 )
 
 
@@ -214,8 +238,13 @@ def _uncounted(simulation: Simulation) -> str:
 
 def measure(effect: Effect) -> list[Figure]:
     """The figures of an effect under both variants."""
-    first, second = (run(_configured(effect.name, x)).record.summary for x in (effect.first, effect.second))
+    first, second = (_summary(effect.name, variant) for variant in (effect.first, effect.second))
     return [Figure(effect, name, to, _figure(first, name), _figure(second, name)) for name, to in effect.expected]
+
+
+@cache
+def _summary(name: str, variant: str) -> Summary:
+    return run(_configured(name, *variant.split())).record.summary
 
 
 def _figure(summary: Summary, name: str) -> float:

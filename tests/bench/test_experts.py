@@ -89,6 +89,11 @@ def test_experts_are_spread_over_all_devices_or_none():
         build_system(configured(*SPREAD, "batching=static").config)
 
 
+def test_several_instances_are_told_not_to_be_there():
+    with pytest.raises(UsageError, match="one instance of"):
+        run(configured(*SPREAD, "fleet.replicas=2"))
+
+
 def test_tensor_parallel_devices_of_one_engine_hold_experts_too():
     result = run(configured("tp=2", "ep=2"))
     table = run_table(result.record)

@@ -79,6 +79,17 @@ def test_two_runs_at_once_share_the_work(folder, tmp_path):
     assert compiled(log)[0] == "abc"
 
 
+def test_no_process_and_no_lock_is_no_error(folder, tmp_path, monkeypatch):
+    def refuse(*arguments: object, **more: object) -> None:
+        raise OSError("no more of these")
+
+    monkeypatch.setattr(ahead.subprocess, "Popen", refuse)
+    monkeypatch.setattr(ahead.fcntl, "flock", refuse)
+    log = tmp_path / "log"
+    begin(units(log)).finish()
+    assert compiled(log) == ("abcd", {str(os.getpid())})
+
+
 def test_without_locks_nobody_helps(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(ahead, "fcntl", None)
     log = tmp_path / "log"

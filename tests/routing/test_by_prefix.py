@@ -13,7 +13,7 @@ from kvbench.core.errors import UsageError
 from kvbench.prefix.keys import sequence_keys
 from kvbench.routing import kv_aware
 from kvbench.routing.own_file import find_choice
-from kvbench.routing.router import BAD_CHOICE, IN_FLIGHT, NO_ENGINE, PENDING_TOKENS
+from kvbench.routing.router import BAD_CHOICE, IN_FLIGHT, LOST, NO_ENGINE, PENDING_TOKENS, SENT
 from kvbench.routing.settings import RouterSettings, belief_of, load_of
 
 from ..conftest import LONG
@@ -177,3 +177,14 @@ def test_a_policy_of_one_s_own(tmp_path):
     }.items():
         with pytest.raises(UsageError, match=complaint):
             find_choice(name)
+
+
+@pytest.mark.parametrize("policy", ["cache-aware", "kv-aware"])
+def test_who_does_not_hear_of_a_loss_believes_on(policy):
+    asks = [((1,) * 8, None)] * 2
+    for hears in (True, False):
+        pair = Pair(RouterSettings(policy=policy, belief="own", hears_loss=hears), 2, asks, {})
+        pair.verbs.hear(pair.router, pair.seqs, SENT, 0, 1, 0)
+        pair.verbs.hear(pair.router, pair.seqs, LOST, np.int64(0), 1, 0)
+        pair.verbs.route(pair.router, pair.seqs, 1, 0)
+        assert pair.router.cached.tolist() == [0, 0 if hears else 8]

@@ -8,6 +8,7 @@ from .chart import GREY, Axis, Bar, Chart, Rule, axis, duration
 MOST_ROWS = 10
 _HELPS, _DOES_NOT = 0, 1
 """Colours."""
+_LEGEND = (("now", GREY), ("helps", _HELPS), ("does not", _DOES_NOT))
 
 
 def advice_charts(found: Advice) -> list[Chart]:
@@ -34,13 +35,17 @@ def _chart(found: Advice, metric: str) -> Chart | None:
         (),
         ("change", title_of(metric), "keys"),
         tuple((name, duration(ms), keys) for (name, ms, _), keys in zip(rows, _keys(tried), strict=True)),
-        note="" if best is None else f"Best: {' '.join(best.changes)}.",
+        note=" ".join([*([f"The line is the promise, {duration(bound)}."] if bound else []), *_best(best)]),
         rules=rules,
         rows=tuple(name for name, _, _ in rows),
         bars=tuple(Bar(i, 0.0, ms, colour) for i, (_, ms, colour) in enumerate(rows)),
-        legend=(("now", GREY), ("helps", _HELPS), ("does not", _DOES_NOT)),
+        legend=tuple(entry for entry in _LEGEND if entry[1] in {colour for _, _, colour in rows}),
         wide=True,
     )
+
+
+def _best(best: LeverLine | None) -> list[str]:
+    return [] if best is None else [f"Best: {' '.join(best.changes)}."]
 
 
 def _one_of_each(found: Advice) -> list[LeverLine]:
