@@ -234,13 +234,14 @@ def _is_worse(c: Comparison) -> bool:
 def _rank(line: LeverLine) -> tuple[float, ...]:
     """What keeps the promises comes first, then what needs no more devices (and does not do next to nothing), then what
     helps most; of those that keep the promises, first what harms least; of two that help about as much, the one that
-    leaves the answers alone.
+    leaves the answers alone. Without a promise, what harms others more than it helps comes behind what does not.
     """
     ratio = line.ratio or math.inf
     devices = line.devices if ratio < _LITTLE else math.inf
     about = round(math.log(ratio) / _ABOUT) if math.isfinite(ratio) else math.inf
     harm = round(line.harm / _ABOUT) if line.promised and line.keeps else 0
-    return (_ORDER.index(line.verdict), not line.keeps, devices, harm, about, QUALITY in line.cost, ratio)
+    trades = not line.promised and line.harm > -math.log(ratio) if math.isfinite(ratio) else False
+    return (_ORDER.index(line.verdict), not line.keeps, trades, devices, harm, about, QUALITY in line.cost, ratio)
 
 
 def _pairs(options: Sequence[Option], lines: Sequence[LeverLine], symptoms: Sequence[Symptom]) -> list[Option]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ..bench.system import System
+from ..core.config import Config
+from ..costs.models import divides
 from .evidence import Evidence
 from .option import Option, one
 
@@ -36,6 +38,37 @@ def no_host_tier(system: System, e: Evidence) -> list[Option]:
         one("fetch long prefixes only", "tiers.host.min_load_tokens", 2048),
         one("no host tier", "tiers.host.ratio", 0),
     ]
+
+
+def separation(system: System, e: Evidence) -> list[Option]:
+    """Prefill on engines of its own, on as many devices as now where there are two or more, else on twice as many."""
+    config, cost = system.config, "transfers of KV"
+    engines, tp = config["fleet.replicas"], config["tp"]
+    if _is_separated(config) or config["fleet.group"] or config["dp"] > 1 or config["cache.allocation"] != "paged":
+        return []
+    if engines > 1:
+        splits = dict.fromkeys((engines // 2, 1, engines - 1))
+        return [_split(prefill, engines - prefill, cost, ("fleet.replicas=1",)) for prefill in splits]
+    if tp % 2 == 0 and divides(system.deployment.model, tp // 2):
+        return [_split(1, 1, cost, (f"tp={tp // 2}",))]
+    return [_split(1, 1, f"twice the devices and {cost}", (), 2.0)]
+
+
+def no_separation(system: System, e: Evidence) -> list[Option]:
+    """As many engines that do both."""
+    config = system.config
+    if not _is_separated(config):
+        return []
+    engines = sum(pair if isinstance(pair := config[f"pd.{side}"], int) else 0 for side in ("prefill", "decode"))
+    return [Option("no separation", ("pd.prefill=0", "pd.decode=0", f"fleet.replicas={engines}"))] if engines else []
+
+
+def _split(prefill: int, decode: int, cost: str, more: tuple[str, ...], devices: float = 1.0) -> Option:
+    return Option("prefill apart", (*more, f"pd.prefill={prefill}", f"pd.decode={decode}"), cost, devices)
+
+
+def _is_separated(config: Config) -> bool:
+    return bool(config["pd.prefill"]) and bool(config["pd.decode"])
 
 
 def expert_balance(system: System, e: Evidence) -> list[Option]:

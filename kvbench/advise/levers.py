@@ -13,7 +13,15 @@ from ..bench.system import System, engine_limits
 from ..costs.models import KV_BYTES, divides
 from ..engine.settings import TOKEN_BUDGET
 from .evidence import Evidence
-from .fleet_levers import expert_balance, host_tier, more_engines, no_host_tier, router
+from .fleet_levers import (
+    expert_balance,
+    host_tier,
+    more_engines,
+    no_host_tier,
+    no_separation,
+    router,
+    separation,
+)
 from .option import MARGIN, QUALITY, Option, one
 
 Lever = Callable[[System, Evidence], list[Option]]
@@ -162,7 +170,7 @@ def more_ranks(system: System, e: Evidence) -> list[Option]:
 
 
 OF_SYMPTOM: dict[str, tuple[Lever, ...]] = {
-    "prefill-stalls": (smaller_chunks, shorter_prompt_parts, prefix_cache),
+    "prefill-stalls": (smaller_chunks, shorter_prompt_parts, prefix_cache, separation),
     "prefixes-again": (prefix_cache, router, eviction, more_memory, kv_type, host_tier, prefix_order, smaller_blocks),
     "memory-limits": (more_memory, kv_type, headroom, smaller_blocks, fewer_places, prefix_cache),
     "places-limit": (more_places,),
@@ -171,7 +179,7 @@ OF_SYMPTOM: dict[str, tuple[Lever, ...]] = {
     "too-much-load": (larger_chunks,),
     "routing-imbalance": (router,),
     "ranks-wait": (expert_balance,),
-    "transfers-exposed": (no_host_tier,),
+    "transfers-exposed": (no_host_tier, no_separation),
 }
 """Symptom -> levers, the likeliest first."""
 

@@ -17,6 +17,7 @@ from ..scheduler import kv, token_budget, token_budget_calendar
 from ..scheduler.lifecycle import close_sequence
 from ..scheduler.mail import post
 from ..scheduler.queues import close_slot, open_slot, peek_slot, queue_by_urgency, queue_front, queue_remove, run_append
+from ..scheduler.shadow import bring
 from ..scheduler.side import MEMORY
 from ..scheduler.spent import note_admission
 from ..scheduler.state import set_state
@@ -142,6 +143,7 @@ def _start(e, slot):
     hits = rec[slot, COMPUTED]
     kv.adopt(e, slot, e.seqs.prompt[seq])
     start = rec[slot, KNOWN] - 1
+    bring(e, slot, hits // e.rules.block_tokens, start)
     e.context += start - rec[slot, COMPUTED]
     rec[slot, COMPUTED] = start
     e.side.num_ended -= 1

@@ -22,6 +22,7 @@ from ..scheduler.lifecycle import close_sequence, end
 from ..scheduler.mail import post
 from ..scheduler.prefill_first import plan_decodes, prepare_decode
 from ..scheduler.queues import close_slot, open_slot, peek_slot, queue_back, queue_remove, run_append
+from ..scheduler.shadow import bring
 from ..scheduler.side import BROKEN, CONNECTED, GIVEN_UP, MEMORY, TIMED_OUT_CONNECTION, UNCONNECTED
 from ..scheduler.spent import note_decode
 from ..scheduler.state import set_state
@@ -46,6 +47,7 @@ from ..scheduler.state_columns import (
     PHASE,
     PREALLOCATED,
     PREEMPTED,
+    PUBLISHED,
     SEQ,
     SINCE,
     TIMED_OUT,
@@ -207,6 +209,7 @@ def _resume(e):
         kv.attach(e, slot, 0, 0)
         tokens = q.prompt[seq] + max(q.generated[seq] - 1, 0)
         kv.install(e, slot, tokens)
+        bring(e, slot, np.int64(0), tokens)
         e.slots.rec[slot, PHASE] = LOADED
         set_state(e, seq, WAITING)
         queue_back(e, seq)
@@ -341,6 +344,7 @@ def _poll_transfers(e):
 def _receive(e, slot):
     rec, seq = e.slots.rec, e.slots.rec[slot, SEQ]
     kv.adopt(e, slot, e.seqs.prompt[seq])
+    bring(e, slot, rec[slot, PUBLISHED], e.seqs.prompt[seq])
     rec[slot, GENERATED] += 1
     rec[slot, KNOWN] += 1
     set_state(e, seq, WAITING)

@@ -169,3 +169,21 @@ def _unwritten(e, seq, block, content):
         s.written[block], s.chain[block] = e.rules.block_tokens, content
     else:
         _violation(e, UNWRITTEN, block, seq)
+
+
+@jit
+def bring(e, slot, first, tokens):
+    """KV of the first `tokens` tokens, computed elsewhere, lies in the slot's blocks now, from block `first` on."""
+    s, bt, seq = e.shadow, e.rules.block_tokens, e.slots.rec[slot, SEQ]
+    if s.owner.size == 1:
+        return
+    content = root_hash(e.seqs.root[seq])
+    fill_keys(e.block_keys, seq, 0, tokens // bt, e.keys)
+    for i in range((tokens + bt - 1) // bt):
+        block = np.int64(e.slots.table[slot, i])
+        is_whole = (i + 1) * bt <= tokens
+        if is_whole:
+            content = chain(content, e.keys[i])
+        if i >= first:
+            s.owner[block], s.written[block] = seq, min(tokens - i * bt, bt)
+            s.chain[block] = content if is_whole else 0

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..bench.configure import Configured, configure
 from ..bench.experts import expert_report, rank_simulation
+from ..bench.fleet import fleet_of
 from ..bench.run import run
 from ..bench.scenarios import scenario_folder
 from ..bench.step_times import step_costs
@@ -70,6 +71,8 @@ FAULTS = (
     Fault("retract-pages", "SGLang #4977", "faults.retract_tokens_for_blocks=true"),
     Fault("reuse-under-copy", "SGLang #18803, #24527", "faults.no_fence=true"),
     Fault("overlap-slot", "sglang-jax #982", "faults.free_overlap_slot_twice=true"),
+    Fault("push-while-written", "SGLang, pages freed on abort", "faults.free_while_written=true"),
+    Fault("lease-during-read", "vLLM, NIXL connector", "faults.lease_over_reads=true"),
     Fault("slru-never-rises", "SGLang, slru", "faults.insertions_never_repeat=true"),
     Fault("eplb-half-switched", "a step between two versions", "eplb.fault=half_switched"),
     Fault("eplb-replicas-differ", "vLLM #32962", "eplb.fault=replicas_differ"),
@@ -184,6 +187,9 @@ def first_complaint(configured: Configured) -> str:
     requests, _ = build_workload(system.config.tree())
     if system.config["dp"] > 1:
         return _ranks_complaint(rank_simulation(system, requests, step_costs(system)))
+    fleet = fleet_of(system, requests)
+    if fleet is not None:
+        return _fleet_complaint(Simulation(requests, fleet.members[0].settings, fleet.members[0].tables, fleet))
     simulation = prepared(Simulation(requests, system.settings, step_costs(system).tables))
     # A model whose layers carry a state must not read in a step what that step writes; see cache.hit_same_step.
     shadow = Shadow(simulation, same_step=configured.given.get("cache", {}).get("hit_same_step") is None)
@@ -191,6 +197,15 @@ def first_complaint(configured: Configured) -> str:
         return _stepped(simulation, shadow) or missing_sum(simulation) or _uncounted(simulation)
     except KvbenchError as error:
         return str(error)
+
+
+def _fleet_complaint(simulation: Simulation) -> str:
+    """Of prefill and decode engines: each after every step (check = true), and what is on its way between them."""
+    try:
+        simulation.run()
+    except KvbenchError as error:
+        return str(error)
+    return ""
 
 
 def _ranks_complaint(simulation: LockstepSimulation) -> str:

@@ -76,6 +76,10 @@ FLEETS: dict[str, tuple[str, ...]] = {
         *("num_prompts=40", "arrivals.rate=8", "lengths.prompt=60", "lengths.output=8", "sharing.groups=10"),
         *("sharing.prefix=3000", "cache.blocks=900", "tiers.host.ratio=4", "links.host.up=0.5"),
     ),
+    "separated at low load": (
+        *("num_prompts=20", "arrivals.rate=2", "lengths.prompt=4000", "lengths.output=10"),
+        *("pd.prefill=1", "pd.decode=1", "links.kv.gb_per_s=1"),
+    ),
     "ranks-wait": (
         *("num_prompts=10", "arrivals.rate=200", "lengths.prompt=400", "lengths.output=3", "model=qwen3-30b-a3b"),
         *("dp=4", "ep=4", "max_model_len=4000", "experts.exponent=2"),

@@ -51,10 +51,10 @@ SYSTEMS = {
 def test_a_head_that_nobody_foresaw_goes_as_soon_as_nothing_runs(system, monkeypatch):
     """Whoever comes behind it, and however much later, is not kept waiting for that."""
 
-    def taken(requests, settings):
+    def taken(requests, fleet):
         return Arrivals(np.full(len(requests), TAKEN), requests.max_tokens, requests.output_tokens)
 
-    monkeypatch.setattr("kvbench.cluster.simulation.of_fleet", taken)
+    monkeypatch.setattr("kvbench.cluster.simulation.taken_by", taken)
     tokens = system.cache.num_blocks * system.block_tokens
     first, large, small = plain(0, output=9), plain(1, 1_000, prompt=tokens + 1), plain(2, 2_000, prompt=10)
     requests = request_table([first, large, small, plain(3, 10**12)])

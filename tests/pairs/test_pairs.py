@@ -49,7 +49,7 @@ def rules(settings: EngineSettings, **more) -> PairRules:
 
 
 def paired(asks: list[Ask], settings: EngineSettings, rules: PairRules, **decode) -> Simulation:
-    settings = replace(settings, overlap=False, batching="continuous")
+    settings = replace(settings, overlap=False, batching="continuous", check=True)
     sides = [replace(settings, role="prefill"), replace(settings, role="decode", **decode)]
     if rules.protocol == "push" and settings.cache.kind != "radix":
         sides[1] = replace(sides[1], cache=replace(sides[1].cache, kind="none"))

@@ -1,0 +1,105 @@
+"""Keys of prefill and decode engines: what they make of a run, and what is wrong with them in one line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvbench.bench.configure import configure
+from kvbench.bench.fleet import fleet_of
+from kvbench.bench.run import run
+from kvbench.bench.system import build_system
+from kvbench.core.errors import UsageError
+from kvbench.core.jit import PLAIN
+from kvbench.report.run_json import to_text
+from kvbench.workload.build import build_workload
+
+pytestmark = pytest.mark.skipif(not PLAIN, reason="the same code; compiling all of it takes minutes")
+
+PAIR = ("pd.prefill=1", "pd.decode=1")
+
+
+def configured(*changes: str):
+    return configure("chat", changes=[("--set", change) for change in ("num_prompts=12", *changes)])
+
+
+def fleet(*changes: str):
+    system = build_system(configured(*changes).config)
+    return fleet_of(system, build_workload(system.config.tree())[0])
+
+
+@pytest.mark.parametrize("preset", ["vllm", "sglang"])
+def test_a_run_says_where_the_first_token_went(preset):
+    result = run(configured(*PAIR, f"preset={preset}"))
+    scalars, journal = result.record.summary.scalars, result.journal
+    parts = [scalars[f"ttft_{name}_mean"][0] for name in ("before", "queue", "prefill", "transfer", "decode_queue")]
+    ttft = (journal.first_token_ns - journal.arrival_ns).mean() / 1e6
+    assert sum(parts) + scalars["ttft_first_step_mean"][0] == pytest.approx(ttft)
+    assert scalars["transfers"][0] == 12
+    assert result.document["pd"]["sides"]["decode"]["engines"] == 1
+    assert (journal.columns["prefill_engine"] == 0).all()
+    assert (journal.columns["decode_engine"] == 1).all()
+    assert journal.part_names[-1] == "decode_queue"
+    assert "TTFT is the sum of" in result.record.sections[-1].text
+
+
+def test_a_side_has_keys_of_its_own():
+    table = '{engines = 2, tp = 2, scheduler.max_num_seqs = 3, "cache.blocks" = 5000}'
+    got = fleet("pd.prefill=1", f"pd.decode={table}", "cache.blocks=700")
+    assert [s.role for s in got.settings] == ["prefill", "decode", "decode"]
+    assert [s.cache.num_blocks for s in got.settings] == [700, 5000, 5000]
+    assert got.settings[1].scheduler.max_num_seqs == 3
+    assert got.pairs.devices == (1, 2)
+    assert fleet(*PAIR, "pd.decode.tp=2").pairs.devices == (1, 2)
+
+
+def test_the_link_is_that_of_each_device_and_unequal_ranks_send_smaller_pieces():
+    one, two, both = (
+        fleet(*PAIR, *more).pairs for more in ((), ("pd.decode.tp=2",), ("pd.decode.tp=2", "pd.prefill.tp=2"))
+    )
+    assert one.block_bytes == two.block_bytes == both.block_bytes == 16 * 131072
+    assert two.block_fragments == 2 * one.block_fragments == 2 * both.block_fragments
+    assert one.ns_per_byte == two.ns_per_byte == 2 * both.ns_per_byte == 1 / 50
+
+
+def test_both_engines_keep_to_their_own_way():
+    pull, push = fleet(*PAIR, "preset=vllm"), fleet(*PAIR, "preset=sglang")
+    assert (pull.pairs.protocol, pull.pairs.layers) == ("pull", 0)
+    assert (push.pairs.protocol, push.pairs.layers) == ("push", 1)
+    assert fleet(*PAIR, "preset=sglang", "pd.transfer=layer").pairs.layers == 32
+    assert [s.cache.kind for s in push.settings] == ["radix", "none"]
+    assert push.settings[1].reserved_decode_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["pd.prefill=2"], "pd.prefill engines need pd.decode engines"),
+        (["pd.lease_s=3"], "pd.lease_s has no effect without"),
+        ([*PAIR, "pd.reserved_decode_tokens=4"], "has no effect under pd.protocol = pull"),
+        ([*PAIR, "preset=sglang", "pd.failure=recompute"], "has no effect under pd.protocol = push"),
+        ([*PAIR, "pd.protocol=push"], "what engines with scheduler.discipline = prefill-first do"),
+        ([*PAIR, "pd.transfer=layer"], "needs pd.protocol = push"),
+        ([*PAIR, "links.kv.gb_per_s=0"], "never moves any KV"),
+        ([*PAIR, "overlap=true"], "set overlap = false"),
+        ([*PAIR, "fleet.replicas=2"], "stands beside pd.prefill and pd.decode"),
+        ([*PAIR, "batching=static"], "does not go with pd.prefill and pd.decode"),
+        (["pd.prefill={engines=-1}", "pd.decode=1"], "a number of engines"),
+        ([*PAIR, 'pd.fault=[{kind="fire"}]'], "kind is one of link-down"),
+        ([*PAIR, 'pd.fault=[{kind="link-down", decode=1}]'], "there is no link 0 to 1"),
+        (["pd.prefill={engines=1, num_prompts=3}", "pd.decode=1"], "num_prompts is one for both sides"),
+    ],
+)
+def test_what_is_wrong_is_one_line(changes, message):
+    with pytest.raises(UsageError) as error:
+        fleet(*changes)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_json_runs_again(tmp_path):
+    first = run(configured(*PAIR, "pd.decode={engines=2, scheduler.max_num_seqs=2}"))
+    path = tmp_path / "run.json"
+    path.write_text(to_text(first.document))
+    again = run(configure(str(path)))
+    np.testing.assert_array_equal(first.journal.finish_ns, again.journal.finish_ns)
