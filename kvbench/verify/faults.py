@@ -125,6 +125,20 @@ EFFECTS = (
         "router.balance_abs=8",
         (("ttft p99", FALLS), ("request_throughput", RISES)),
     ),
+    Effect(
+        "router-restart",
+        "belief after a restart",
+        "router.hears_loss=false",
+        "router.hears_loss=true",
+        (("hit_rate", RISES), ("predicted_error", FALLS)),
+    ),
+    Effect(
+        "router-scale-out",
+        "sessions stay after scale-out",
+        "router.policy=session router.assign=sticky",
+        "router.policy=predicted-ttft",
+        (("load_cv", FALLS), ("ttft p99", FALLS)),
+    ),
     Effect("router-two", "own counts alone", "router.load=own", "router.load=reported", (("ttft p99", FALLS),)),
 )
 
