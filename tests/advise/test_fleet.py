@@ -29,7 +29,7 @@ def test_a_planted_cause_is_a_symptom(name):
     ("name", "lever"),
     [
         ("routing-imbalance", "router"),
-        ("prefixes-again", "router"),
+        pytest.param("prefixes-again", "router", marks=LONG),
         pytest.param("transfers-exposed", "no host tier", marks=LONG),
     ],
 )
@@ -57,7 +57,7 @@ def test_separation_at_low_load_is_told_to_hurt():
     assert found.best.lever == "no separation"
 
 
-def test_prefill_apart_is_tried_on_as_many_devices_and_its_price_is_told():
+def test_prefill_apart_takes_as_many_devices_where_there_are_two():
     system = build_system(planted(("fleet.replicas=4",)).config)
     splits = separation(system, evidence(HEALTHY))
     assert [option.changes[1:] for option in splits] == [
@@ -68,6 +68,10 @@ def test_prefill_apart_is_tried_on_as_many_devices_and_its_price_is_told():
     assert {option.devices for option in splits} == {1}
     alone = separation(build_system(planted(()).config), evidence(HEALTHY))
     assert [option.devices for option in alone] == [2]
+
+
+@LONG
+def test_the_price_of_prefill_apart_is_told():
     found = advice((*PLANTED["prefill-stalls"], "fleet.replicas=2"), budget=4)
     apart = next(line for line in found.levers if line.lever == "prefill apart")
     assert any(text.startswith("TTFT") for text in apart.worse)
