@@ -180,7 +180,7 @@ def reserve(tier, content, parent, depth):
     if slot != NO_SLOT:  # its writer failed, and it could not leave
         nodes[slot, LOCK] = 1
         return slot
-    if tier.num_free == 0 and not _evict(tier):
+    if tier.num_free == 0 and not evict(tier):
         return NO_SLOT
     if (tier.used + 1) * 8 > tier.table.size * 5:
         _rebuild(tier)
@@ -209,7 +209,7 @@ def reserve(tier, content, parent, depth):
 
 
 @jit
-def _evict(tier):
+def evict(tier):
     """The policy's first candidate leaves. False when there is none."""
     order, nodes = tier.order, tier.order.nodes
     slot = pop_any(order, order.clock)
@@ -235,6 +235,20 @@ def _remove(tier, slot):
         _offer(tier, parent)
     tier.free[tier.num_free] = slot
     tier.num_free += 1
+
+
+@jit
+def rank(tier, slot, stamp):
+    """Put a copy where a stamp of last use says."""
+    tier.order.nodes[slot, ACCESS] = stamp
+    _offer(tier, slot)
+
+
+@jit
+def drop(tier, slot):
+    """A copy without children goes, whoever holds it."""
+    tier.order.nodes[slot, LOCK] = 0
+    _remove(tier, slot)
 
 
 @jit

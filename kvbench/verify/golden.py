@@ -18,6 +18,7 @@ from .expert_moves import ReplicaChoices, TransferPlans
 from .expert_placement import AscendPolicies, Placements
 from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
 from .kv_router import KvRouter
+from .lmcache_cpu import LmcacheCpu
 from .pull_pair import PullPair
 from .push_pair import PushPair
 from .recording import Recording, Row, find_recordings, read_recording
@@ -27,6 +28,7 @@ from .sglang_radix import SglangRadix
 from .sglang_requests import SglangRequests
 from .sglang_scheduler import SglangScheduler
 from .stream import Stream
+from .vllm_offload import VllmOffload
 from .vllm_scheduler import VllmScheduler
 from .vllm_tables import VllmTables
 
@@ -47,6 +49,8 @@ COMPONENTS: dict[str, type[Stream]] = {
     "pd_nixl_pull": PullPair,
     "pd_queues": PushPair,
     "kv_router": KvRouter,
+    "local_cpu_backend": LmcacheCpu,
+    "cpu_offload_manager": VllmOffload,
 }
 """Component in the header of a recording -> what replays it."""
 

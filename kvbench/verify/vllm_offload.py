@@ -1,0 +1,221 @@
+"""Recordings of vLLM's manager of offloaded blocks, policy LRU: a tier's pool under the manager's rules of rank.
+
+Where a copy stands in the order of eviction is a pair (number, -position): one counter gives numbers, a request draws
+its own with the first key that is new to it, and a later block of a prompt leaves before an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ..prefix.eviction.policies import POLICIES
+from ..prefix.node import ACCESS, LOCK
+from ..tiers import probe
+from ..tiers.host import CONFIRMED, COPYING, NO_SLOT, make_host
+from .recording import Row
+from .stream import Observed
+
+_POSITIONS = 1 << 20
+
+
+@dataclass
+class _Request:
+    """keys: in order. number: its own, 0 = not drawn. seen: keys that it has been shown, in order of sight."""
+
+    keys: list[int]
+    positions: dict[int, int]
+    number: int = 0
+    seen: dict[int, None] = field(default_factory=dict)
+
+
+class VllmOffload:
+    """A key is a content; chunk ids are given here, in the manager's order."""
+
+    ENGINE: ClassVar[str] = "vllm"
+    VERSIONS: ClassVar[tuple[str, ...]] = ("0.33.0",)
+    PARAMS: ClassVar[frozenset[str]] = frozenset(
+        "num_chunks store_threshold max_tracker_size positions num_docs doc_len n_ops dump_every".split()
+    )
+    FIXED: ClassVar[dict[str, Any]] = {"policy": "lru"}
+    OPERATIONS: ClassVar[frozenset[str]] = frozenset(
+        "new lookup prepare_load complete_load prepare_store complete_store touch finish".split()
+    )
+
+    def __init__(self, header: Row, rows: Sequence[Row]) -> None:
+        p = header["params"]
+        self.threshold, self.most_tracked = p["store_threshold"], p["max_tracker_size"]
+        self.chunks = p["num_chunks"]
+        self.tier = make_host(self.chunks, POLICIES["lru"], False, 1)
+        self.requests: dict[str, _Request] = {}
+        self.numbers = 0
+        self.tracker: dict[int, int] = {}
+        self.chunk_of: dict[int, int] = {}
+        self.fresh, self.freed = 0, list[int]()
+        self.events: list[Any] = []
+
+    def step(self, row: Row) -> Observed:
+        self.events = []
+        got: Observed = getattr(self, f"_{row['op']}")(row)
+        if "events" in row["out"]:
+            got["events"] = self.events
+        if "dump" in row["out"]:
+            got["dump"] = self._dump()
+        return got | {"state": self._state()}
+
+    def last(self) -> Observed:
+        return {"summary": {"state": self._state(), "dump": self._dump()}}
+
+    # ---------------------------------------------------------------- what is to be seen
+
+    def _slot(self, key: int) -> int:
+        return int(probe.slot_of(self.tier, key))
+
+    def _kept(self) -> list[int]:
+        return [slot for slot in range(1, self.chunks + 1) if self.tier.content[slot]]
+
+    def _state(self) -> Observed:
+        nodes, state = self.tier.order.nodes, self.tier.state
+        idle = sum(1 for s in self._kept() if nodes[s, LOCK] == 0)
+        writing = sum(1 for s in self._kept() if state[s] == COPYING)
+        return {"free": int(self.tier.num_free), "evictable": idle, "writing": writing}
+
+    def _dump(self) -> Observed:
+        nodes, state, content = self.tier.order.nodes, self.tier.state, self.tier.content
+        slots = sorted(self._kept(), key=lambda s: int(nodes[s, ACCESS]))
+        rows = [(s, int(content[s])) for s in slots]
+        refs = {key: -1 if state[s] == COPYING else int(nodes[s, LOCK]) for s, key in rows}
+        return {"lru_order": [[key, self.chunk_of[key], refs[key]] for _, key in rows]}
+
+    # ---------------------------------------------------------------- ranks
+
+    def _fresh(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def _rank(self, key: int, number: int, position: int = 0) -> None:
+        probe.rank(self.tier, self._slot(key), number * _POSITIONS - position)
+
+    def _see(self, r: _Request, keys: Sequence[int]) -> None:
+        for key in keys:
+            if key in r.seen:
+                continue
+            r.seen[key] = None
+            r.number = r.number or self._fresh()
+            if self._slot(key) != NO_SLOT and key in r.positions:
+                old = int(self.tier.order.nodes[self._slot(key), ACCESS])
+                new = r.number * _POSITIONS - r.positions[key]
+                probe.rank(self.tier, self._slot(key), max(old, new))
+
+    def _use(self, keys: Sequence[int]) -> None:
+        for key in reversed(keys):
+            if self._slot(key) != NO_SLOT:
+                self._rank(key, self._fresh())
+
+    # ---------------------------------------------------------------- operations
+
+    def _new(self, row: Row) -> Observed:
+        places = {key: 16 * (i + 1) for i, key in enumerate(row["keys"])} if row["positions"] else {}
+        self.requests[row["req"]] = _Request(row["keys"], places)
+        return {}
+
+    def _lookup(self, row: Row) -> Observed:
+        hits, last = 0, None
+        for key in self.requests[row["req"]].keys:
+            slot = self._slot(key)
+            last = "MISS" if slot == NO_SLOT else "HIT" if self.tier.state[slot] == CONFIRMED else "HIT_PENDING"
+            if last != "HIT":
+                break
+            hits += 1
+        return {"hits": hits, "last": last}
+
+    def _prepare_load(self, row: Row) -> Observed:
+        r = self.requests[row["req"]]
+        keys = r.keys[: row["n"]]
+        self._see(r, keys)
+        for key in keys:
+            probe.hold(self.tier, self._slot(key))
+        return {"chunks": [self.chunk_of[key] for key in keys]}
+
+    def _complete_load(self, row: Row) -> Observed:
+        for key in self.requests[row["req"]].keys[: row["n"]]:
+            probe.let_go(self.tier, self._slot(key))
+        return {}
+
+    def _count(self, offer: Sequence[int]) -> None:
+        for key in [k for k in offer if k in self.tracker]:
+            self.tracker[key] = self.tracker.pop(key) + 1
+        for key in [k for k in offer if k not in self.tracker]:
+            if len(self.tracker) >= self.most_tracked:
+                oldest = next((k for k in self.tracker if k not in offer), None)
+                if oldest is None:
+                    continue
+                del self.tracker[oldest]
+            self.tracker[key] = 1
+
+    def _prepare_store(self, row: Row) -> Observed:
+        r = self.requests[row["req"]]
+        offer = r.keys[row["range"][0] : row["range"][1]]
+        if self.threshold >= 2:
+            self._count(offer)
+        wanted = [k for k in offer if self._slot(k) == NO_SLOT]
+        if self.threshold >= 2:
+            wanted = [k for k in wanted if self.tracker.get(k, 0) >= self.threshold]
+        ready = [k for k in offer if self._slot(k) != NO_SLOT and self.tier.state[self._slot(k)] == CONFIRMED]
+        self._see(r, [k for k in offer if k in wanted or k in ready])
+        if not wanted:
+            return {"ok": True, "store": [], "chunks": [], "evicted": []}
+        kept = [self._slot(k) for k in offer if self._slot(k) != NO_SLOT]
+        for slot in kept:
+            probe.hold(self.tier, slot)
+        short = len(wanted) - int(self.tier.num_free)
+        evicted = self._evict(short) if short <= self._state()["evictable"] else None
+        for slot in kept:
+            probe.let_go(self.tier, slot)
+        if evicted is None:
+            return {"ok": False}
+        for key in wanted:
+            probe.reserve(self.tier, key)
+            position = r.positions.get(key)
+            self._rank(key, self._fresh() if position is None else r.number, position or 0)
+            self.chunk_of[key] = self._next_chunk()
+        self.events += [["removed", evicted]] if evicted else []
+        return {"ok": True, "store": wanted, "chunks": [self.chunk_of[k] for k in wanted], "evicted": evicted}
+
+    def _next_chunk(self) -> int:
+        if self.fresh < self.chunks:
+            self.fresh += 1
+            return self.fresh - 1
+        return self.freed.pop()
+
+    def _evict(self, count: int) -> list[int]:
+        gone = []
+        for _ in range(count):
+            before = {int(c) for c in self.tier.content if c}
+            probe.evict(self.tier)
+            (key,) = before - {int(c) for c in self.tier.content if c}
+            self.freed.append(self.chunk_of.pop(key))
+            gone.append(key)
+        return gone
+
+    def _complete_store(self, row: Row) -> Observed:
+        for key in row["keys"]:
+            probe.end_writing(self.tier, self._slot(key), row["success"])
+            if not row["success"]:
+                self.freed.append(self.chunk_of.pop(key))
+        if row["keys"]:
+            self.events.append(["stored" if row["success"] else "removed", row["keys"]])
+        return {}
+
+    def _touch(self, row: Row) -> Observed:
+        self._use(self.requests[row["req"]].keys[: row["n"]])
+        return {}
+
+    def _finish(self, row: Row) -> Observed:
+        r = self.requests.pop(row["req"])
+        seen = list(r.seen)
+        if all(key in r.positions for key in seen):
+            seen.sort(key=lambda key: r.positions[key])
+        self._use(seen)
+        return {}

@@ -1,0 +1,43 @@
+"""Recordings of real caches behind the device, through the pool of copies of a tier."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from kvbench.verify.golden import verify
+from kvbench.verify.recording import Recording, Row, find_recordings, read_recording
+
+from ..recordings import CHOICE, SHARED
+
+CHOSEN = [p for p in find_recordings(CHOICE) if p.name.startswith(("lmcache_cpu", "vllm_offmgr"))]
+ALL = SHARED / "recordings" / "tiers"
+
+
+@pytest.mark.parametrize("path", CHOSEN, ids=lambda p: p.name.partition(".")[0])
+def test_every_recorded_value_agrees(path):
+    verdict = verify(read_recording(path))
+    assert (verdict.unknown, verdict.differences) == ("", ())
+    assert verdict.agreed == verdict.steps > 100
+
+
+def test_all_recordings_agree_or_are_said_to_be_unknown():
+    if not ALL.is_dir():
+        pytest.skip("the recordings are not on this machine")
+    verdicts = [verify(read_recording(p)) for p in find_recordings(ALL)]
+    assert [v.name for v in verdicts if v.differences] == []
+    assert sum(v.passed for v in verdicts) == 7
+
+
+@pytest.mark.parametrize("path", CHOSEN, ids=lambda p: p.name.partition(".")[0])
+def test_an_eviction_of_another_key_is_noticed(path):
+    recording = read_recording(path)
+    rows = list(recording.rows)
+    number = next(i for i, row in enumerate(rows) if row["out"].get("evicted"))
+    changed = Row(copy.deepcopy(dict(rows[number])), path, rows[number].line)
+    changed["out"]["evicted"][0] += 1
+    rows[number] = changed
+    verdict = verify(Recording(recording.name, recording.header, tuple(rows), recording.last))
+    assert verdict.agreed == number
+    assert "evicted" in {d.field for d in verdict.differences}
