@@ -108,7 +108,7 @@ def test_a_lease_that_ends_frees_nothing_that_is_being_read():
     assert simulation.world.pairs.expired > 0
     assert (simulation.journal().status == FAILED).any()
     broken = paired(chats(8, 60, 5), replace(settings, faults=("lease_over_reads",)), slow)
-    with pytest.raises(KvbenchError, match="is still read for sequence|still touches it"):
+    with pytest.raises(KvbenchError, match=r"is still read for sequence|still touches it"):
         watched(broken)
 
 
@@ -120,7 +120,7 @@ def test_who_gives_up_keeps_memory_that_is_still_written():
     assert_baseline(simulation)
     assert (simulation.journal().status == CANCELLED).any()
     broken = paired(chats(8, 60, 5, 9_000), replace(settings, faults=("free_while_written",)), slow)
-    with pytest.raises(KvbenchError, match="is still written for sequence|still touches it"):
+    with pytest.raises(KvbenchError, match=r"is still written for sequence|still touches it"):
         watched(broken)
 
 
