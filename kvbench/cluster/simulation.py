@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..client.clients import FLUSH, REPORT, announce, make_clients
 from ..core import journal as core_journal
 from ..core.ahead import begin
-from ..core.errors import KvbenchError
+from ..core.errors import KvbenchError, UsageError
 from ..core.journal import Counters
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
@@ -186,8 +186,18 @@ class Simulation:
                 status = self._turn(until_ns, max_steps)
         if status == FAULT:
             raise KvbenchError(self.fault())
+        self._check_choices()
         self._reached_time = status == PAUSED
         return status == DONE
+
+    def _check_choices(self) -> None:
+        """UsageError: a user's router did not choose an engine that takes requests."""
+        router = self.fleet.router
+        if router is not None and router.is_own_file and (seq := int(self.world.router.bad_choice)) >= 0:
+            raise UsageError(
+                f"router.policy = {router.policy} returned no engine that takes requests for request "
+                f"{int(self.engine.seqs.request[seq])}; return a number whose accepts is 1"
+            )
 
     def _turn(self, until_ns: int, max_steps: int) -> int:
         """The loop, until it has to return."""

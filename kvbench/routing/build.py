@@ -109,6 +109,7 @@ def make_router(
         "grown": np.zeros(num, np.int64),
         "cost": np.zeros(num_engines, np.float64),
         "prefill_ns": np.zeros((num_engines, 2), np.int64) if prefill_ns is None else prefill_ns,
+        "bad_choice": -1,
         "choose": find_choice(settings.policy) if settings.is_own_file else no_choice(),
     }
     return Router(*(values[name] for name in Router.fields))

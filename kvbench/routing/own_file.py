@@ -37,6 +37,8 @@ def route(router, seqs, seq, now):
     session = router.session[seqs.request[seq]]
     engine = choose(router.load[base : base + n], router.cached, router.accepts, seqs.prompt[seq], session, now)
     if engine < 0 or engine >= n or router.accepts[engine] == 0:
+        if router.bad_choice < 0:
+            router.bad_choice = seq
         return BAD_CHOICE
     predict(router, seqs, seq, engine)
     return engine

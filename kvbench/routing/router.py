@@ -122,7 +122,7 @@ class Router:
     output_blocks   (r x n,) of live requests. grown: (s,) those of one
     cost         (n,) of the decision; the least wins
     prefill_ns   (n, points) ns of a prefill of 0, PREFILL_STEP, 2 x PREFILL_STEP ... tokens, at least two points
-    choose       a user's policy
+    choose       a user's policy. bad_choice: the first sequence for which it returned no engine; -1: none
     """
 
     rules: "RouterRules"
@@ -163,6 +163,7 @@ class Router:
     cost: "f8[::1]"
     prefill_ns: "i8[:,::1]"
     choose: "CHOOSE_FUNCTION"
+    bad_choice: "i8"
 
 
 ROUTE_FUNCTION: Any = None

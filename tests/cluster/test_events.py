@@ -9,6 +9,7 @@ import pytest
 
 from kvbench.cluster.fleet import Fleet, Member
 from kvbench.cluster.simulation import Simulation
+from kvbench.core.errors import UsageError
 from kvbench.prefix.chain_hash import chain, root_hash
 from kvbench.prefix.node import LENGTH, OFFSET, PARENT
 from kvbench.routing.late import catch_up
@@ -121,3 +122,16 @@ def test_a_share_of_the_events_is_lost():
     whole = fleet(SYSTEMS["vllm"], 2, events_lost=0.0, events_delay_ms=1e9)
     whole.run()
     assert 0.4 < simulation.world.router.num_late / whole.world.router.num_late < 0.6
+
+
+def test_a_policy_of_one_s_own_has_to_choose_an_engine(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def last(load, cached, accepts, prompt_tokens, session, now):\n    return len(accepts) - 1\n"
+        "def beyond(load, cached, accepts, prompt_tokens, session, now):\n    return len(accepts)\n"
+    )
+    simulation = fleet(SYSTEMS["vllm"], 3, policy=f"{file}:last")
+    simulation.run()
+    assert set(np.asarray(simulation.engine.seqs.engine).tolist()) <= {-1, 2}
+    with pytest.raises(UsageError, match=r"returned no engine that takes requests for request 0"):
+        fleet(SYSTEMS["vllm"], 3, policy=f"{file}:beyond").run()
