@@ -172,7 +172,7 @@ def _move_lines(r: ExpertReport) -> list[str]:
     pauses = sum(m.pause_ns for m in r.moves)
     moved = [m for m in r.moves if m.layers]
     lines = [
-        f"{len(r.moves):,} decisions, {sum(m.moves for m in moved):,} experts moved, "
+        f"{len(r.moves):,} decision{'s' * (len(r.moves) != 1)}, {sum(m.moves for m in moved):,} experts moved, "
         f"{sum(m.num_bytes for m in moved) / 1e9:,.2f} GB; {pauses / 1e6:,.1f} ms of pauses "
         f"({_percent(pauses / max(r.step_ns, 1))} of the time)"
     ]
