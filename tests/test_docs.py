@@ -107,9 +107,9 @@ def style(picture: Path) -> str:
 
 
 def drawings() -> list[tuple[str, Path]]:
-    """Every picture of a page and the command, on that page, that draws it."""
+    """Every picture of a page, or of the README, and the command there that draws it."""
     found = []
-    for page in PAGES:
+    for page in (*PAGES, ROOT / "README.md"):
         for line in re.findall(r"^ {4}\$ kvbench (.*)$", page.read_text(encoding="utf-8"), re.M):
             match = re.fullmatch(r"(.*) --plot (\S+\.svg)", line)
             if match and (PICTURES / match[2]).exists():
