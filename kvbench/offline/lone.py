@@ -47,6 +47,7 @@ from ..scheduler.state_columns import (
     TOKENIZING,
     WAITING,
 )
+from ..tiers.rules import TierRules
 
 _EMPTY_PLANS = 4
 """More plans in a row without work: the head of the queue can never run."""
@@ -58,7 +59,16 @@ _LATE = 2
 def without_clock(settings: EngineSettings) -> EngineSettings:
     """Settings of an engine to be run alone: step by step, and nothing that is about time or checks."""
     rules = replace(settings.cache, state="cold")
-    return replace(settings, cache=rules, fast=False, check=False, record_steps=False, backup_ns_per_block=0, faults=())
+    return replace(
+        settings,
+        cache=rules,
+        fast=False,
+        check=False,
+        record_steps=False,
+        backup_ns_per_block=0,
+        tiers=TierRules(),
+        faults=(),
+    )
 
 
 def run_alone(engine: Engine, order: I64) -> None:

@@ -1,0 +1,58 @@
+"""Tiers of a configuration: what auto comes to, and one line for what does not go together."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvbench.bench.system import build_system
+from kvbench.core.errors import UsageError
+from kvbench.tiers.rules import fragments_of
+
+from .test_run import configured, run
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (("tiers.storage.blocks=10",), "storage lies behind a host"),
+        (("tiers.host.ratio=1", "tiers.storage.bytes=10"), "is less than a block"),
+        (("tiers.host.bytes=10",), "is less than a block"),
+        (("tiers.host.ratio=1", "tiers.storage.min_prefetch_tokens=100"), "is no multiple of block_tokens = 16"),
+        (("tiers.host.ratio=1", "device=gb200"), "a tier needs a link"),
+        (("tiers.host.ratio=1", "cache.kind=none"), "set cache.kind = hash or radix"),
+        (("tiers.host.ratio=1", "tiers.host.blocks=9"), "leave one out"),
+        (("tiers.host.ratio=1", "cache.backup=true"), "leave cache.backup out"),
+        (("tiers.host.ratio=1", "batching=static"), "continuous batching"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(texts, words):
+    with pytest.raises(UsageError, match=words) as error:
+        build_system(configured(*texts).config)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("preset", "load", "closed"), [("vllm", "whole", False), ("sglang", "layerwise", True)])
+def test_rules_are_those_of_the_engine(preset, load, closed):
+    system = build_system(configured(f"preset={preset}", "tiers.host.ratio=2", "cache.blocks=500").config)
+    rules = system.settings.tiers
+    assert (rules.host_blocks, rules.load, rules.closed) == (1000, load, closed)
+    assert rules.layers == 32
+    assert rules.block_fragments == 64
+    assert system.config["tiers.host.load"] == load
+
+
+def test_without_a_size_there_is_no_tier():
+    assert not build_system(configured("tiers.host.write=write_through").config).settings.tiers.on
+
+
+def test_pieces_of_a_block():
+    assert [fragments_of(x, 16, 32, 8, False) for x in ("layer_first", "page_first", "page_head")] == [64, 1024, 8192]
+    assert fragments_of("layer_first", 16, 61, 1, True) == 61
+
+
+@pytest.mark.parametrize("state", ["warm", "prefilled"])
+def test_a_cache_that_is_warm_on_the_device_has_a_host_behind_it(state):
+    texts = (f"cache.state={state}", "check=true", "cache.blocks=400", "num_prompts=12", "tiers.host.ratio=2")
+    summary = run(configured(*texts)).record.summary
+    assert summary["finished"] == 12
+    assert summary["host_written_blocks"] > 0
