@@ -7,11 +7,11 @@ the settings would refuse is refused. `interrupt_after` sequences it behaves as 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from kvbench.cluster.fleet import Fleet, Member
 from kvbench.cluster.simulation import Admissions
 from kvbench.core.journal import FINISHED, NEVER, PARTIAL, REFUSED, STEP_COLUMNS, Counters, Journal
 from kvbench.core.requests import I64, Requests
@@ -30,7 +30,7 @@ class FakeSimulation:
 
     def __init__(self, requests: Requests, settings: EngineSettings, tables: Any) -> None:
         self.requests, self.settings = requests, settings
-        self.fleet = SimpleNamespace(router=None, settings=(settings,))
+        self.fleet = Fleet((Member(settings, tables),))
         self.arrivals = of_fleet(requests, (settings,))
         self.num_sequences = requests.num_sequences
         self.done = self.num_sequences

@@ -75,7 +75,7 @@ def run(system: EngineSettings) -> Simulation:
 def digest(simulation: Simulation) -> str:
     """Of every byte of the journal and of all counters but the name of the path."""
     journal = simulation.journal()
-    counters = {name: value for name, value in asdict(simulation.counters()).items() if name != "path"}
+    counters = {name: value for name, value in asdict(simulation.counters()).items() if name not in ("path", "tiers")}
     columns = [getattr(journal, f.name) for f in fields(journal)]
     parts = [c.tobytes() if isinstance(c, np.ndarray) else repr(c).encode() for c in (*columns, counters)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
