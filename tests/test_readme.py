@@ -1,4 +1,4 @@
-"""The README's commands are the ones that are tested, and its output is what the tool prints."""
+"""The README's commands are the ones that are tested, and the output that is explained is what the tool prints."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="needs a checkout")
 
 
-def after(marker: str) -> str:
-    """The indented block that follows a comment of the README."""
-    text = (ROOT / "README.md").read_text()
+def after(marker: str, page: str = "README.md") -> str:
+    """The indented block that follows a comment of a page."""
+    text = (ROOT / page).read_text()
     found = re.search(rf"^<!-- {marker} -->\n\n((?:    .*\n|\n)+)", text, re.M)
-    assert found, f"the README has no block <!-- {marker} -->"
+    assert found, f"{page} has no block <!-- {marker} -->"
     return re.sub(r"^    ", "", found[1], flags=re.M).strip("\n")
 
 
@@ -30,11 +30,11 @@ def test_the_commands_that_ci_runs_are_there():
 
 
 def test_the_output_is_what_the_tool_prints(capsys):
-    command = re.search(r"<!-- output of: kvbench (.*) -->", (ROOT / "README.md").read_text())
+    command = re.search(r"<!-- output of: kvbench (.*) -->", (ROOT / "docs/reading.md").read_text())
     assert command
     assert call([*shlex.split(command[1]), "-q"]) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()]
-    assert after("output of: kvbench .*").splitlines() == printed
+    assert after("output of: kvbench .*", "docs/reading.md").splitlines() == printed
 
 
 def test_every_command_shown_is_understood(capsys):

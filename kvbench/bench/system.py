@@ -168,9 +168,7 @@ def _measured_system(config: Config, asked: Config) -> System:
     check_start(config)
     budget = cpu_budget(config, shape)
     config = config.replaced({"cache.blocks": budget.num_blocks, "kv_dtype": "bf16"}, "memory budget")
-    deployment = Deployment(
-        device, model, block_tokens=config["block_tokens"], max_model_len=config["max_model_len"]
-    )
+    deployment = Deployment(device, model, block_tokens=config["block_tokens"], max_model_len=config["max_model_len"])
     costs = fitted(CostSettings(**config.section("costs")), device, "bf16")
     settings = measured_settings(_settings(config, costs, budget, record_steps=True))
     if config["cache.backup"]:

@@ -17,7 +17,7 @@ WHAT = (
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="DIR...")
-@click.option("--what", type=click.Choice(WHAT), required=True, help="Which chart.")
+@click.option("--what", type=click.Choice(WHAT), required=True, metavar="CHART", help=f"Which one: {', '.join(WHAT)}.")
 @click.option("--metric", metavar="NAME", help="Of several charts this one: ttft, tpot, itl, e2el. [all]")
 @click.option("-o", "--output", metavar="FILE", required=True, help=".svg, or .png (extra `plot`).")
 @click.option("--baseline", metavar="DIR", help="The run that is drawn in grey. [the first of several folders]")
