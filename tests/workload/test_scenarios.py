@@ -26,8 +26,8 @@ def test_the_list():
     assert SCENARIOS == [
         "agent", "batch-offline", "bursty", "chat", "chat-shared-system", "chunk-stall", "code-completion",
         "fleet-prefixes", "hit-ttft", "long-vs-short", "measured", "mooncake-like", "paper-paged-attention",
-        "paper-paged-attention-alpaca", "parallel-sampling", "prefix-zipf", "rag", "same-tokens", "scan-thrash", "summarise-long", "tiers",
-        "tiny-model",
+        "paper-paged-attention-alpaca", "parallel-sampling", "prefix-zipf", "rag", "same-tokens", "scan-thrash",
+        "summarise-long", "tiers", "tiny-model",
     ]  # fmt: skip
 
 
