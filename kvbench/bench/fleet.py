@@ -112,6 +112,13 @@ def closed_groups(config: Config, closed: Config) -> list[dict[str, Any]]:
     return tables
 
 
+def without_ignorance(config: Config) -> Config:
+    """The same fleet under the oracle, whose decisions take as long."""
+    kept = ("decide_us", "hash_us_per_token", "seed")
+    values = {f"router.{name}": value for name, value in vars(RouterSettings()).items() if name not in kept}
+    return config.replaced({**values, "router.policy": "oracle"}, "--regret")
+
+
 def with_fleet(record: RunRecord, simulation: Simulation, journal: Journal) -> RunRecord:
     """The record with what only a fleet shows."""
     fleet = simulation.fleet

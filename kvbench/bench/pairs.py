@@ -74,6 +74,11 @@ def check_pair_keys(config: Config) -> None:
             raise UsageError(
                 f"{config.where[name]}: {name} = {value} does not go with pd.prefill and pd.decode engines"
             )
+    if config["fleet.event"]:
+        raise UsageError(
+            f"{config.where['fleet.event']}: [[fleet.event]] does not reach pd.prefill and pd.decode engines; "
+            "[[pd.fault]] says what happens to them"
+        )
     for name in ("fleet.replicas", "dp"):
         if config[name] > 1:
             raise UsageError(f"{config.where[name]}: {name} > 1 stands beside pd.prefill and pd.decode; set it to 1")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 
-DETAILS = ("intervals", "attribution", "steady")
+DETAILS = ("intervals", "attribution", "steady", "regret")
 """Options that add a table, or a part of the JSON."""
 
 
@@ -50,6 +50,7 @@ DETAILS = ("intervals", "attribution", "steady")
 @click.option("--seeds", metavar="K", type=click.IntRange(min=1), help="Run K seeds, from --seed on, as replicates.")
 @click.option("--intervals", is_flag=True, help="Intervals of every percentile, correlation heeded.")
 @click.option("--attribution", is_flag=True, help="Where the time from arrival to end went.")
+@click.option("--regret", is_flag=True, help="Of a fleet: run the requests under the oracle too, and compare.")
 @click.option("--steady", is_flag=True, help="Filling, steady part and draining apart.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
 @click.option("-v", "--verbose", is_flag=True, help="Say where the time went; show the trace of a fault.")
@@ -136,13 +137,18 @@ def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
     quiet_compiler(quiet)
     from ..bench.run import run
 
+    if parameters["regret"]:
+        from ..bench.regret import check_regret
+
+        check_regret(configuration)
     with ProgressBar(quiet) as progress:
         result = run(configuration, progress, record_steps=parameters["steps"] or bool(parameters["timeline"]))
     if not quiet:
         for warning in result.warnings:
             say(f"warning: {warning}")
     written = "" if folder is None else _write(folder, result, parameters)
-    click.echo(_shown(result, parameters), nl=False)
+    beside = _regret(configuration, result, parameters)
+    click.echo(_shown(result, parameters, beside), nl=False)
     if written and not quiet:
         say(written)
     if parameters["timeline"]:
@@ -152,18 +158,35 @@ def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
     return EXIT_OK if result.record.complete else _interrupted(result, folder)
 
 
-def _shown(result: Result, parameters: dict[str, Any]) -> str:
+def _regret(configuration: Configured, result: Result, parameters: dict[str, Any]) -> dict[str, Any]:
+    """What --regret asks for beside the summary: name -> table or document."""
+    if not parameters["regret"]:
+        return {}
+    from dataclasses import asdict
+
+    from ..bench.regret import regret_of
+    from ..report.fleet_table import regret_table
+
+    with ProgressBar(parameters["quiet"]) as progress:
+        found = regret_of(configuration, result, progress)
+    return {"regret": [asdict(row) for row in found] if parameters["as_json"] else regret_table(found)}
+
+
+def _shown(result: Result, parameters: dict[str, Any], beside: dict[str, Any]) -> str:
     if parameters["as_json"]:
         from ..report.run_json import summary_document, to_text
 
-        return to_text(summary_document(result.record) | details(result, parameters))
+        return to_text(summary_document(result.record) | details(result, parameters) | beside)
     if parameters["output"] == STDOUT:
         from ..report.csv_files import summary_csv
 
         return "".join(summary_csv(result.record))
     from ..report.table import run_table
 
-    return "\n\n".join([run_table(result.record), *details(result, parameters, as_text=True).values()]) + "\n"
+    return (
+        "\n\n".join([run_table(result.record), *details(result, parameters, as_text=True).values(), *beside.values()])
+        + "\n"
+    )
 
 
 def details(result: Result, parameters: dict[str, Any], as_text: bool = False) -> dict[str, Any]:

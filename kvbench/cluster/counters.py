@@ -35,7 +35,7 @@ def counters_of(lives: Sequence[Sequence[Engine]], settings: EngineSettings, now
         p["internal"] = p["waste_us"] if is_paged else p["internal_us"]
         p["tokens"] = p["used_us"] * bt - p["waste_us"]
         p["reserved"] = p["waste_us"] - p["internal"]
-        p["saved"] = p["table_us"] - p["used_us"]
+        p["saved"] = max(p["table_us"] - p["used_us"], 0)  # copies under way hold blocks that no table names
     return Counters(
         end_ns=max(now_ns, *(p["now"] for p in parts)),
         num_engines=len(engines),

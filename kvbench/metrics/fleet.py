@@ -58,6 +58,15 @@ class FleetFigures:
     route_ms: float
 
 
+@dataclass(frozen=True)
+class Regret:
+    """One figure, as the run's own router and as the oracle has it; None: it does not exist."""
+
+    figure: str
+    own: float | None
+    oracle: float | None
+
+
 def fleet_figures(
     journal: Journal,
     requests: Requests,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 
 import numpy as np
 
-from ..metrics.fleet import EngineFigures, FleetFigures
+from ..metrics.fleet import EngineFigures, FleetFigures, Regret
 from .csv_files import csv_number
 from .record import Section
 from .table import grid, labelled
@@ -34,6 +34,27 @@ def fleet_section(figures: FleetFigures, policy: str) -> Section:
         {"router": policy, **asdict(figures)},
         {"engines.csv": "".join(engines_csv(figures))},
     )
+
+
+def regret_table(regrets: Sequence[Regret]) -> str:
+    """What the run's router has, what the oracle has, and the difference."""
+    rows = []
+    for regret in regrets:
+        scale = 100.0 if regret.figure == "hit_rate" else 1.0
+        own, oracle = _scaled(regret.own, scale), _scaled(regret.oracle, scale)
+        difference = None if own is None or oracle is None else own - oracle
+        cells = [_cell(value, "{:,.2f}") for value in (own, oracle)]
+        rows.append([_REGRETS.get(regret.figure, regret.figure), *cells, _cell(difference, "{:+,.2f}")])
+    return grid(["regret", "this router", "oracle", "difference"], rows)
+
+
+_REGRETS = {
+    "ttft.p50": "TTFT p50 ms",
+    "ttft.p99": "TTFT p99 ms",
+    "e2el.p99": "E2EL p99 ms",
+    "hit_rate": "hit rate %",
+    "load_cv": "load, std/mean",
+}
 
 
 def fleet_scalars(figures: FleetFigures) -> dict[str, tuple[float | int | None, str]]:

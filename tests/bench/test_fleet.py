@@ -93,10 +93,26 @@ def test_many_engines_are_three_rows(capsys):
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
+def test_regret_is_against_the_oracle_on_the_same_requests(capsys):
+    assert call([*SMALL, "--replicas", "3", "--router", "random", "--regret", "--json"]) == 0
+    rows = {row["figure"]: row for row in json.loads(capsys.readouterr().out)["regret"]}
+    assert call([*SMALL, "--replicas", "3", "--router", "oracle", "--json"]) == 0
+    oracle = json.loads(capsys.readouterr().out)
+    assert rows["ttft.p99"]["oracle"] == oracle["p99_ttft_ms"]
+    assert rows["hit_rate"]["oracle"] == oracle["hit_rate"] > rows["hit_rate"]["own"]
+    assert call([*SMALL, "--replicas", "3", "--router", "least-loaded", "--set", "router.load_by=kv", "--regret"]) == 0
+    assert "difference" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--replicas", "0"], "fleet.replicas"),
+        (["--regret"], "--regret compares a router with the oracle"),
+        (
+            ["--set", "pd.prefill=1", "--set", "pd.decode=1", "--set", "fleet.event=[{kind='drain',engine=0}]"],
+            "[[pd.fault]]",
+        ),
         (["--router", "cleverest"], "router.policy"),
         (["--replicas", "2", "--clock", "measured"], "a fleet runs on the modelled clock"),
         (["--replicas", "2", "--cache-state", "warm"], "cache.state of a fleet is cold"),
