@@ -11,7 +11,7 @@ from .run import say
 
 WHAT = (
     *("ratios", "cdf", "spectrum", "curve", "misses", "phases", "timeline", "occupancy", "hits", "batch"),
-    *("experts", "devices", "accuracy"),
+    *("engines", "experts", "devices", "accuracy"),
 )
 
 

@@ -291,7 +291,9 @@ class Simulation:
             generated[running] = e.slots.rec[q["slot"][running], GENERATED]
         sample = np.arange(status.size) - q["first"][q["request"]]
         heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
-        journals = [e.journal.read() for e in (*(old for old, _ in self._retired), *self.engines)]
+        lives = [*(old for old, _ in self._retired), *self.engines]
+        journals = [e.journal.read() for e in lives]
+        step_engine = np.repeat([e.number for e in lives], [j["num_steps"] * bool(j["steps"].size) for j in journals])
         if self.fleet.pairs:
             q = joined(q, self.world.pairs)
         parts = parts_of(q, status, self.fleet.settings, self._waits(status), fetches(self.engines, q["engine"]))
@@ -317,6 +319,7 @@ class Simulation:
             tokenize_ns=parts.before_queue[heard],
             itl_phase=self._phase_of_gaps(),
             part_names=parts.names,
+            step_engine=step_engine if len(self.engines) > 1 else np.zeros(0, np.int64),
             columns={name: values[heard] for name, values in self._columns(q).items()},
         )
 

@@ -85,6 +85,7 @@ class Journal:
     preemptions      times it lost its memory
     itl_gap_ns, itl_count   (rows,) inter-token gaps and how many tokens had that gap
     steps            (num_steps or 0, len(STEP_COLUMNS))
+    step_engine      (num_steps,) number of the engine of each step; empty: there is one
     parts_ns         (num_sequences or 0, len(part_names)); a row of NEVER for one that has not ended
     part_names       PARTS, and what only some runs have
     columns          what only some runs have for each sequence, (num_sequences,) by name; NEVER: not known. A name that
@@ -111,6 +112,7 @@ class Journal:
     tokenize_ns: I64 = field(default_factory=no_times)
     itl_phase: I64 | None = None
     part_names: tuple[str, ...] = PARTS
+    step_engine: I64 = field(default_factory=no_times)
     columns: Mapping[str, I64] = field(default_factory=dict)
 
 

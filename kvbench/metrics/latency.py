@@ -153,6 +153,7 @@ def included(journal: Journal, requests: Requests) -> Journal:
         itl_gap_ns=journal.itl_gap_ns[gaps],
         itl_count=journal.itl_count[gaps],
         steps=journal.steps,
+        step_engine=journal.step_engine,
         parts_ns=journal.parts_ns[kept] if len(journal.parts_ns) else journal.parts_ns,
         tokenize_ns=journal.tokenize_ns[kept] if len(journal.tokenize_ns) else journal.tokenize_ns,
         part_names=journal.part_names,

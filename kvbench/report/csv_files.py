@@ -97,8 +97,9 @@ def _own(name: str, values: I64) -> list[str]:
 
 
 def steps_csv(journal: Journal) -> Iterator[str]:
-    """A row per step: the columns of the journal, its two times in ms."""
-    yield ",".join(name.replace("_ns", "_ms") for name in STEP_COLUMNS) + "\n"
+    """A row per step: the columns of the journal, its times in ms, and of a fleet the engine, one after another."""
+    names, several = [name.replace("_ns", "_ms") for name in STEP_COLUMNS], journal.step_engine.size > 0
+    yield ",".join([*names, *(["engine"] if several else [])]) + "\n"
     for start in range(0, journal.steps.shape[0], ROWS_AT_ONCE):
         part = journal.steps[start : start + ROWS_AT_ONCE].T
         yield _rows(
@@ -106,6 +107,7 @@ def steps_csv(journal: Journal) -> Iterator[str]:
                 _milliseconds(column) if name.endswith("_ns") else _integers(column)
                 for name, column in zip(STEP_COLUMNS, part, strict=True)
             ]
+            + ([_integers(journal.step_engine[start : start + ROWS_AT_ONCE])] if several else [])
         )
 
 

@@ -24,7 +24,8 @@ MOST_REQUESTS, MOST_STEPS = 2_000, 20_000
 """Of one file; beyond them every k-th is kept, which viewers still open quickly."""
 
 ENGINE, BATCH, REQUESTS = 1, 2, 3
-"""Processes of the trace."""
+FIRST_OF_SEVERAL = 10
+"""Processes of the trace. Engines of a fleet are processes of their own, from FIRST_OF_SEVERAL on."""
 STEPS = 1
 """The thread of the steps."""
 
@@ -66,12 +67,14 @@ def timeline_json(record: RunRecord, journal: Journal, requests: Requests) -> It
     order = np.argsort(journal.arrival_ns, kind="stable")[:: kept.every_sequence]
     end_ns = int(max(journal.finish_ns.max(initial=0), journal.arrival_ns.max(initial=0), *_last_step(journal)))
     places = _places(journal, order, end_ns)
-    events: list[Event] = list(_names(max(places.values(), default=-1) + 1))
+    engines = _engines(journal)
+    events: list[Event] = list(_names(max(places.values(), default=-1) + 1, engines))
     for seq in order.tolist():
         events += _sequence(journal, requests, seq, end_ns)
         if seq in places:
             events.append(_place(journal, requests, seq, places[seq], end_ns))
-    events += _steps(journal, kept.every_step)
+    for pid, _, rows in engines:
+        events += _steps(journal.steps[rows], kept.every_step, pid)
     events.sort(key=lambda event: event[:2])
     head = {
         "run": record.run,
@@ -91,15 +94,24 @@ def timeline_json(record: RunRecord, journal: Journal, requests: Requests) -> It
     yield "\n]}\n"
 
 
-def _names(places: int) -> Iterator[Event]:
-    for pid, name in ((ENGINE, "engine"), (BATCH, "batch"), (REQUESTS, "requests")):
+def _engines(journal: Journal) -> list[tuple[int, str, np.ndarray[Any, Any]]]:
+    """(process, name, rows of its steps) of each engine."""
+    if journal.step_engine.size == 0:
+        return [(ENGINE, "engine", np.arange(journal.steps.shape[0]))]
+    numbers = range(int(journal.step_engine.max()) + 1)
+    return [(FIRST_OF_SEVERAL + n, f"engine {n}", np.flatnonzero(journal.step_engine == n)) for n in numbers]
+
+
+def _names(places: int, engines: list[tuple[int, str, np.ndarray[Any, Any]]]) -> Iterator[Event]:
+    for pid, name in (*((pid, name) for pid, name, _ in engines), (BATCH, "batch"), (REQUESTS, "requests")):
         yield _meta("process_name", pid, 0, name)
         yield (
             0,
             _META,
             {"ph": "M", "ts": 0, "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}},
         )
-    yield _meta("thread_name", ENGINE, STEPS, "steps")
+    for pid, _, _ in engines:
+        yield _meta("thread_name", pid, STEPS, "steps")
     yield _meta("thread_name", REQUESTS, 1, "requests")
     for place in range(places):
         yield _meta("thread_name", BATCH, place + 1, f"place {place}")
@@ -159,16 +171,16 @@ def _places(journal: Journal, order: np.ndarray[Any, Any], end_ns: int) -> dict[
     return found
 
 
-def _steps(journal: Journal, every: int) -> Iterator[Event]:
-    """Spans and counters of the steps that are kept; evictions and preemptions of all."""
-    if journal.steps.shape[0] == 0:
+def _steps(steps: np.ndarray[Any, Any], every: int, pid: int) -> Iterator[Event]:
+    """Spans and counters of an engine's steps that are kept; evictions and preemptions of all."""
+    if steps.shape[0] == 0:
         return
-    starts = np.arange(0, journal.steps.shape[0], every)
-    evicted = np.add.reduceat(journal.steps[:, STEP_COLUMNS.index("evicted_blocks")], starts)
-    preempted = np.add.reduceat(journal.steps[:, STEP_COLUMNS.index("preempted")], starts)
+    starts = np.arange(0, steps.shape[0], every)
+    evicted = np.add.reduceat(steps[:, STEP_COLUMNS.index("evicted_blocks")], starts)
+    preempted = np.add.reduceat(steps[:, STEP_COLUMNS.index("preempted")], starts)
     for i, blocks, victims in zip(starts.tolist(), evicted.tolist(), preempted.tolist(), strict=True):
-        step = dict(zip(STEP_COLUMNS, journal.steps[i].tolist(), strict=True))
-        at, where = step.pop("start_ns"), {"pid": ENGINE, "tid": STEPS}
+        step = dict(zip(STEP_COLUMNS, steps[i].tolist(), strict=True))
+        at, where = step.pop("start_ns"), {"pid": pid, "tid": STEPS}
         head = {"ts": _us(at), **where}
         kind = "prefill" if step["decode_seqs"] == 0 else "mixed" if step["prefill_seqs"] else "decode"
         yield (

@@ -93,6 +93,25 @@ def test_many_engines_are_three_rows(capsys):
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
+@pytest.mark.parametrize("replicas", [3, 9])
+def test_steps_timeline_and_picture_tell_engines_apart(tmp_path, replicas):
+    options = ("--replicas", str(replicas), "--steps", "--timeline", str(tmp_path / "trace.json"))
+    folder = run(tmp_path, *options)
+    steps, engines = rows(folder / "steps.csv"), rows(folder / "engines.csv")
+    for row in engines:
+        own = [s for s in steps if s["engine"] == row["engine"]]
+        assert len(own) == int(row["steps"])
+        starts = [float(s["start_ms"]) for s in own]
+        assert starts == sorted(starts)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert sum(name.startswith("engine ") for name in names.values()) == replicas
+    spans = [e for e in events if e.get("cat") == "step"]
+    assert {names[e["pid"]] for e in spans} == {f"engine {row['engine']}" for row in engines if row["steps"] != "0"}
+    assert call(["plot", str(folder), "--what", "engines", "-o", str(tmp_path / "e.svg")]) == 0
+    assert ("median of 9" if replicas > 7 else "engine 2") in (tmp_path / "e.svg").read_text()
+
+
 def test_regret_is_against_the_oracle_on_the_same_requests(capsys):
     assert call([*SMALL, "--replicas", "3", "--router", "random", "--regret", "--json"]) == 0
     rows = {row["figure"]: row for row in json.loads(capsys.readouterr().out)["regret"]}

@@ -33,6 +33,7 @@ KINDS = {
     "occupancy": Kind("KV blocks", "steps.csv: run with --steps"),
     "hits": Kind("Hit rate", "requests that were admitted"),
     "batch": Kind("Batches", "steps.csv: run with --steps"),
+    "engines": Kind("Engines of a fleet", "steps.csv of several engines: --replicas N --steps"),
     "experts": Kind("Balance of experts", "experts.csv: a run with --ep"),
     "devices": Kind("Load of expert devices", "experts.csv: a run with --ep"),
     "accuracy": Kind("Predicted and measured", "fidelity.csv: kvbench validate DIR -o"),
@@ -43,6 +44,7 @@ OF_ONE = {
     "timeline": (phases.timeline, 1),
     "occupancy": (over_time.occupancy, 3),
     "batch": (over_time.batches, 3),
+    "engines": (over_time.engines, 3),
     "experts": (experts.experts, 3),
     "devices": (experts.devices, 1),
 }

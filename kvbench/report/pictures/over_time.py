@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .chart import F64, INK, Axis, Chart, Rule, Series, axis, short
+from .chart import F64, INK, PHASE, Axis, Chart, Rule, Series, axis, short
 from .folders import RunFolder
 from .labels import caution, drawn
 from .phases import COLOUR
@@ -114,6 +115,54 @@ def batches(run: RunFolder, colour: int) -> Chart | None:
     )
 
 
+MOST_ENGINES = 7
+"""Of more, the chart shows least, median and most."""
+
+
+def engines(run: RunFolder, colour: int) -> Chart | None:
+    """Sequences that run or wait on each engine of a fleet."""
+    if run.steps is None or "engine" not in run.steps or run.steps["start_ms"].size == 0:
+        return None
+    edges = _edges(run)
+    number = run.steps["engine"]
+    each = {
+        int(e): sum(_means_of(run, name, edges, True, number == e) for name in ("running", "waiting"))
+        for e in np.unique(number)
+    }
+    time = (edges[1:] + edges[:-1]) / 2000
+    if len(each) > MOST_ENGINES:
+        loads, of = np.stack(list(each.values())), f"of {len(each)}"
+        named = [(f"most {of}", _most(loads)), (f"median {of}", _middle(loads)), (f"least {of}", _least(loads))]
+        styles = ("solid", "dash", "faint")
+        lines = [Series(n, time, v, colour, style) for (n, v), style in zip(named, styles, strict=True)]
+    else:
+        named = [(f"engine {e}", np.asarray(load)) for e, load in each.items()]
+        lines = [Series(n, time, v, PHASE + i) for i, (n, v) in enumerate(named)]
+    return Chart(
+        "engines",
+        "Load of each engine over time",
+        axis("time (s)", [0, *time], zero=True, steps=10),
+        axis("sequences, running and waiting", [v for _, load in named for v in load], zero=True),
+        tuple(lines),
+        ("engine", "mean", "highest mean of a stretch"),
+        tuple(_row(name, load, 0)[:3] for name, load in named),
+        note=_averaged(run),
+        run=(run.label, colour),
+    )
+
+
+def _most(loads: F64) -> F64:
+    return np.asarray(loads.max(axis=0))
+
+
+def _middle(loads: F64) -> F64:
+    return np.asarray(np.median(loads, axis=0))
+
+
+def _least(loads: F64) -> F64:
+    return np.asarray(loads.min(axis=0))
+
+
 def _edges(run: RunFolder) -> F64:
     assert run.steps is not None
     ends = run.steps["start_ms"] + run.steps["duration_ms"]
@@ -121,10 +170,19 @@ def _edges(run: RunFolder) -> F64:
 
 
 def _means(run: RunFolder, name: str, edges: F64, holds: bool = False) -> F64:
-    """Time-weighted means between edges of a column: it counts while its step runs, or until the next one (holds)."""
+    """Time-weighted means between edges of a column: it counts while its step runs, or until the next one (holds).
+
+    Of several engines their sum.
+    """
     assert run.steps is not None
-    starts, values = run.steps["start_ms"], run.steps[name]
-    ends = np.append(starts[1:], edges[-1]) if holds else starts + run.steps["duration_ms"]
+    engines = run.steps.get("engine", np.zeros_like(run.steps["start_ms"]))
+    return sum((_means_of(run, name, edges, holds, engines == e) for e in np.unique(engines)), np.zeros(edges.size - 1))
+
+
+def _means_of(run: RunFolder, name: str, edges: F64, holds: bool, own: NDArray[np.bool_]) -> F64:
+    assert run.steps is not None
+    starts, values = run.steps["start_ms"][own], run.steps[name][own]
+    ends = np.append(starts[1:], edges[-1]) if holds else starts + run.steps["duration_ms"][own]
     points = np.stack([starts, np.maximum(ends, starts)], axis=1).ravel()
     areas = np.stack([np.zeros_like(values), values * np.maximum(ends - starts, 0)], axis=1).ravel()
     whole = np.interp(edges, points, np.cumsum(areas))

@@ -41,8 +41,8 @@ def place(tmp_path_factory):
     return root
 
 
-OF_EXPERTS = {"experts", "devices"}
-"""Only of runs with experts over devices; see tests/bench/test_experts."""
+OF_SEVERAL = {"experts", "devices", "engines"}
+"""Only of runs with several engines or devices; see tests/bench/test_experts and test_fleet."""
 
 
 def test_a_cdf_holds_the_quantiles_of_the_files(place):
@@ -292,7 +292,7 @@ def test_every_chart_is_a_well_formed_picture_with_words_beside_it(place):
     names = ("base", "slow", "rates", "curve", "fidelity")
     sources = read_named([place / name for name in names], None)
     charts = [chart for kind in KINDS for chart in charts_of(sources, kind)]
-    assert {chart.key.partition("-")[0] for chart in charts} == set(KINDS) - OF_EXPERTS
+    assert {chart.key.partition("-")[0] for chart in charts} == set(KINDS) - OF_SEVERAL
     for chart in charts:
         root = ET.fromstring(standalone([chart]))
         texts = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
