@@ -10,7 +10,7 @@ from ..core.config import Config, nest
 from ..core.errors import UsageError
 from ..routing.settings import RouterSettings, check_router
 from .keys import key_tree
-from .pairs import pair_fleet, with_pairs
+from .pairs import devices_of_sides, is_paired, pair_fleet, with_pairs
 
 if TYPE_CHECKING:
     from ..cluster.fleet import Fleet
@@ -67,6 +67,13 @@ def _group(config: Config, table: Mapping[str, Any], where: str) -> Group:
             )
     title = str(name) or ", ".join(f"{key}={value}" for key, value in layer.values.items()) or where
     return Group(title, replicas, config.replaced(layer.values, where))
+
+
+def devices_of(config: Config) -> int:
+    """Devices that a closed configuration occupies, so that unequal designs compare per device."""
+    if is_paired(config):
+        return sum(devices_of_sides(config))
+    return sum(group.replicas * group.config["tp"] * group.config["dp"] for group in groups_of(config))
 
 
 def check_fleet(config: Config) -> None:

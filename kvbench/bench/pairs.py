@@ -109,6 +109,12 @@ def side_of(config: Config, side: str) -> Side:
     return Side(_count(table), config.replaced(off, "by pd").replaced(layer.values, where))
 
 
+def devices_of_sides(config: Config) -> list[int]:
+    """Devices of all engines of each side."""
+    sides = [side_of(config, name) for name in SIDES]
+    return [side.engines * side.config["tp"] for side in sides]
+
+
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for name, value in table.items():

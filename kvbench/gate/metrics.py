@@ -35,6 +35,11 @@ NEED_NOT_BE = (
     "hit_rate_infinite",
     "hit_rate_optimum",
     "device_idle",
+    "load_cv",
+    "engine_queue_p99_max",
+    "engine_hit_rate_min",
+    "hot_prefix_replicas",
+    "predicted_error",
     *(f"kv_{name}_share" for name in ("tokens", "reserved", "internal", "external")),
 )
 """What a whole run may lack: gaps where every answer is one token, goodput where nothing was promised, bounds and idle

@@ -67,7 +67,6 @@ def fleet_scalars(figures: FleetFigures) -> dict[str, tuple[float | int | None, 
         "engine_queue_p99_max": (max(queues, default=None), "ms"),
         "engine_hit_rate_min": (min(rates, default=None), "share of tokens"),
         "hot_prefix_replicas": (figures.hot_replicas, "engines"),
-        "predicted_minus_cached": (figures.predicted_bias, "tokens"),
         "predicted_error": (figures.predicted_error, "tokens"),
     }
 

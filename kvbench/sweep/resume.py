@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..bench.fleet import devices_of
 from ..bench.replicates import seeds_from
 from ..bench.run import Progress
 from ..core.errors import KvbenchError, UsageError
@@ -102,7 +103,7 @@ def _sweep(planned: Planned, outcomes: dict[int, Outcome]) -> Sweep:
                 values=point.values[:at] + point.values[at + 1 :],
                 seed=config[SEED],
                 clock=config["clock"],
-                devices=config["tp"],
+                devices=devices_of(config),
                 folder="" if outcome.error else f"{POINTS}/{planned.tasks[index].folder.name}",
                 figures=outcome.figures,
                 error=outcome.error,

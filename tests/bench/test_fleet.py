@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.bench.configure import configure
+from kvbench.bench.fleet import devices_of
+from kvbench.bench.system import build_system
 from kvbench.cli import call
 
 SMALL = ("run", "chat", "--num-prompts", "30", "--request-rate", "20", "-q")
@@ -91,6 +94,21 @@ def test_many_engines_are_three_rows(capsys):
     assert "of 12 engines" in out
     assert "median" in out
     assert all(len(line) <= 100 for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices"),
+    [
+        ([], 1),
+        (["tp=4"], 4),
+        (["tp=2", "fleet.replicas=3"], 6),
+        (["fleet.group=[{replicas=2}, {tp=4}]"], 6),
+        (["pd.prefill=1", "pd.decode=2", "pd.decode.tp=2"], 5),
+    ],
+)
+def test_devices_of_a_design(changes, devices):
+    configured = configure("chat", changes=[("--set", change) for change in changes])
+    assert devices_of(build_system(configured.config).config) == devices
 
 
 @pytest.mark.parametrize("replicas", [3, 9])
