@@ -37,7 +37,7 @@ def pytest_again(least: int, *arguments: str, **more: str) -> None:
 
 
 def test_recordings_and_costs_compiled():
-    pytest_again(40, "tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py", "tests/prefix/test_optimum.py")
+    pytest_again(30, "tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py", "tests/prefix/test_optimum.py")
 
 
 def test_kv_writes_and_copies_compiled():
@@ -121,7 +121,7 @@ def test_compiled_and_plain_python_give_the_same_bytes(tmp_path, load):
 
 
 def test_no_index_of_the_tree_is_out_of_bounds():
-    pytest_again(20, "tests/prefix/test_radix_golden.py", NUMBA_BOUNDSCHECK="1")
+    pytest_again(10, "tests/prefix/test_radix_golden.py", NUMBA_BOUNDSCHECK="1")
 
 
 @LONG

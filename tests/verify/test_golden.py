@@ -35,6 +35,8 @@ ONE_EACH = {
     "pd_nixl_pull": "vllm_pd_15_mix_small",
     "pd_queues": "sglang_pd_17_mix_p16",
     "kv_router": "dyn_00_default",
+    "local_cpu_backend": "lmcache_cpu_01_lfu_24",
+    "cpu_offload_manager": "vllm_offmgr_01_lru_t2_pos_32",
 }
 """A stream of every component."""
 
