@@ -14,7 +14,7 @@ import numpy as np
 
 from ..client.clients import INCIDENT, announce
 from ..core.errors import UsageError
-from ..core.jit import PLAIN, entry
+from ..core.jit import entry
 from ..core.units import NEVER_NS, NS_PER_S
 from ..costs.tables import CostTables
 from ..engine.settings import EngineSettings
@@ -27,7 +27,7 @@ from ..scheduler.state import Engine
 from ..scheduler.state_columns import FAILED, FIRST_TERMINAL, NO_SEQ, PREEMPTED, TOKENIZING, WAITING
 from .loop import tell_ends
 from .routing import arrived, decide, left
-from .world import World
+from .world import NO_INCIDENT, World
 
 KINDS = ("restart", "drain", "add", "slow")
 
@@ -108,28 +108,24 @@ class Incidents:
             if kind == "add":
                 world.router.accepts[engine] = 0
 
-    def carry_out(self, index: int) -> Incident:
+    def carry_out(self, engines: list[Engine]) -> Incident:
         """It happens now. Of a restart the caller puts a new engine in the place of the old one: see replaced_by."""
-        world, incident = self._world, self._all[index]
+        world = self._world
+        incident = self._all[_taken(world)]
         if incident.kind == "add":
             world.router.accepts[incident.engine] = 1
         elif incident.kind in ("drain", "restart"):
             world.router.accepts[incident.engine] = 0
         else:
-            engine = world.engines[incident.engine]
-            engine.costs = slowed(engine.costs, incident.factor)
+            engine = engines[incident.engine]
+            _set_costs(engine, slowed(engine.costs, incident.factor))
         return incident
 
     def replaced_by(self, number: int, new: Engine, now_ns: int) -> None:
         """An engine has lost what it had, and another one that is empty stands in its place."""
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-            old = self._world.engines[number]
             lost = _lose(self._world, number, now_ns, self._again)
-            if PLAIN:
-                self._world.engines[number] = new
-            else:
-                _put(self._world.engines, number, new)
-            new.now, new.num_done = now_ns, old.num_done  # who ended there ended here
+            _put(self._world, number, new, now_ns)
             for seq in lost[lost >= 0]:
                 _send_again(self._world, seq, now_ns)
 
@@ -142,8 +138,24 @@ def slowed(tables: CostTables, factor: float) -> CostTables:
 
 
 @entry
-def _put(engines, number, engine):
-    engines[number] = engine
+def _taken(w):
+    """The number of what has happened."""
+    index = w.incident
+    w.incident = NO_INCIDENT
+    return index
+
+
+@entry
+def _set_costs(e, costs):
+    e.costs = costs
+
+
+@entry
+def _put(w, number, engine, now):
+    """Another engine in the place of one that has lost all: who ended there ended here."""
+    engine.now = now
+    engine.num_done = w.engines[number].num_done
+    w.engines[number] = engine
 
 
 @entry

@@ -216,8 +216,7 @@ class Simulation:
             self._rows_before[number].append(int(self.engines[number].journal.rows))
 
     def _have_incident(self) -> None:
-        incident = self._incidents.carry_out(int(self.world.incident))
-        self.world.incident = NO_INCIDENT
+        incident = self._incidents.carry_out(self.engines)
         if incident.kind == "restart":
             number, new = incident.engine, self._new_engine(incident.engine)
             begun = self._rows_before[number]
