@@ -146,7 +146,7 @@ def included(journal: Journal, requests: Requests) -> Journal:
     columns = {
         f.name: getattr(journal, f.name)[kept]
         for f in fields(Journal)
-        if not f.name.startswith(("itl_", "steps", "part", "tokenize_", "columns"))
+        if not f.name.startswith(("itl_", "step", "part", "tokenize_", "columns"))
     }
     return Journal(
         **columns,
