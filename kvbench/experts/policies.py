@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..core.errors import UsageError
+from ..core.own_file import load_file
 from . import ascend, boustrophedon, greedy
 from .layout import F64, I64, Layout, Placement, check_map, placement_of
 
@@ -73,7 +72,7 @@ def policy_named(name: str) -> Policy:
 def _own(name: str) -> Policy:
     """function(load, layout, old) -> (layers, slots) experts; load: (layers, experts) summed over the window."""
     path, _, function = name.rpartition(":")
-    found = getattr(_module(Path(path)), function, None)
+    found = getattr(load_file("eplb.policy", Path(path)), function, None)
     if not callable(found):
         raise UsageError(f"eplb.policy: no function {function!r} in {path}")
 
@@ -89,17 +88,3 @@ def _own(name: str) -> Policy:
         return placement_of(whole)
 
     return place
-
-
-def _module(path: Path) -> Any:
-    if not path.is_file():
-        raise UsageError(f"eplb.policy: no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(f"eplb.policy: {path} cannot be loaded ({type(error).__name__}: {error})") from error
-    return module

@@ -11,7 +11,6 @@ session   its number, -1 = none. now: ns
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from numba import njit
 
 from ..core.errors import UsageError
 from ..core.jit import PLAIN
+from ..core.own_file import load_file, one_line
 from .belief import look_up, predict, refresh
 from .choose import num_accepting, turn_to
 from .router import BAD_CHOICE, CHOOSE_FUNCTION, LOAD_COLUMNS, NO_ENGINE
@@ -61,16 +61,7 @@ def find_choice(name: str) -> Callable[..., int]:
     if not colon or not function.isidentifier():
         raise UsageError(f"router.policy {name!r} is not known; `kvbench list` shows them, or my_file.py:my_policy")
     path = Path(file)
-    if not path.is_file():
-        raise UsageError(f"router.policy: {path}: no such file; write it as my_file.py:my_policy")
-    spec = importlib.util.spec_from_file_location(f"kvbench_router_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"router.policy: {path} is not a Python file; its name has to end in .py")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises
-        raise UsageError(f"router.policy: {path} cannot be run: {_one_line(error)}") from None
+    module = load_file("router.policy", path)
     return _checked(path, function, getattr(module, function, None))
 
 
@@ -89,16 +80,10 @@ def _checked(path: Path, name: str, function: Any) -> Callable[..., int]:
     except Exception as error:  # whatever numba or the function raises
         raise UsageError(
             f"router.policy: {path}: {name}(load, cached, accepts, prompt_tokens, session, now) returns the number "
-            f"of an engine, and numba compiles it: {_one_line(error)}"
+            f"of an engine, and numba compiles it: {one_line(error)}"
         ) from None
 
 
 def _compile(plain: Callable[..., Any], keep: bool = False) -> Any:
     """keep: on disk; Numba does not find the module of a user's file again."""
     return njit(CHOOSE_FUNCTION.signature, cache=keep, error_model="numpy")(plain)
-
-
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Failed in", "- Resolution", "During:", "File ", "["))]
-    return f"{type(error).__name__}: {(told or lines or ['no message'])[0][:200]}"

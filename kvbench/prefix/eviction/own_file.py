@@ -4,16 +4,15 @@ it are what the policy hears, where they are there. See policies.py for what the
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ...core.errors import UsageError
+from ...core.own_file import load_file, one_line
 from ..node import LENGTH, NODE_COLUMNS
 from .policies import EVENT_FUNCTION, KEY_FUNCTION, POLICIES, VERDICT_FUNCTION, Policy, compiled, leaves, nothing
 
@@ -39,7 +38,7 @@ def find_policy(name: str) -> Policy:
 
 @cache
 def _from_file(path: Path, name: str) -> Policy:
-    module = _run(path)
+    module = load_file("cache.eviction", path)
     key = getattr(module, name, None)
     if not callable(key):
         known = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
@@ -59,20 +58,6 @@ def _from_file(path: Path, name: str) -> Policy:
     )
 
 
-def _run(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError(f"cache.eviction: {path}: no such file; write it as my_file.py:my_policy")
-    spec = importlib.util.spec_from_file_location(f"kvbench_policy_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"cache.eviction: {path} is not a Python file; its name has to end in .py")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises
-        raise UsageError(f"cache.eviction: {path} cannot be run: {_one_line(error)}") from None
-    return module
-
-
 def _checked(path: Path, name: str, function: Any, suffix: str) -> Callable[..., Any]:
     """The plain function, once it has been compiled and called on the record of an imaginary node."""
     plain: Callable[..., Any] = getattr(function, "py_func", function)
@@ -86,13 +71,6 @@ def _checked(path: Path, name: str, function: Any, suffix: str) -> Callable[...,
             raise TypeError(f"it gave {value!r}")
     except Exception as error:  # whatever numba or the function raises
         raise UsageError(
-            f"cache.eviction: {path}: {name}(nodes, node, now) {gives}, and numba compiles it: {_one_line(error)}"
+            f"cache.eviction: {path}: {name}(nodes, node, now) {gives}, and numba compiles it: {one_line(error)}"
         ) from None
     return plain
-
-
-def _one_line(error: Exception) -> str:
-    """The line of a message that says most: numba's first ones are headings, its last ones advice."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Failed in", "- Resolution", "During:", "File ", "["))]
-    return f"{type(error).__name__}: {(told or lines or ['no message'])[0][:200]}"
