@@ -13,7 +13,8 @@ from ..core.journal import NEVER, PARTS
 from ..core.requests import I64, Requests
 from ..engine.arrival import TAKEN, Arrivals, as_asked, of_fleet
 from ..engine.attribution import Parts
-from ..engine.build import Shared, make_sequences
+from ..engine.build import Shared
+from ..engine.sequences import make_sequences
 from ..engine.settings import EngineSettings
 from ..memory.links import Links, add_link
 from ..metrics.pairs import PairTimes

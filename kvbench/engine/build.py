@@ -10,7 +10,7 @@ import numpy as np
 from ..core.errors import UsageError
 from ..core.jit import entry
 from ..core.journal import STEP_COLUMNS
-from ..core.requests import I64, NONE, Requests
+from ..core.requests import I64, Requests
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
 from ..memory.links import Links, make_links
 from ..memory.operations import Operations, make_operations
@@ -24,26 +24,20 @@ from ..scheduler.calendar import make_calendar
 from ..scheduler.mail import make_mail
 from ..scheduler.shadow import make_shadow
 from ..scheduler.side import make_side
-from ..scheduler.spent import NUM_SPENT
 from ..scheduler.stages import Stages
-from ..scheduler.state import Engine, Journal, Rules, Sequences, Slots
+from ..scheduler.state import Engine, Journal, Sequences, Slots
 from ..scheduler.state_columns import (
-    ALLOCATIONS,
-    CACHE_KINDS,
     NO_FAULT,
     NO_SEQ,
     NO_SLOT,
-    NUM_STATES,
-    PLANTED,
-    TRANSITIONS,
 )
-from ..scheduler.waiting_order import HRRN, LPM, ORDERS, SHORTEST_PREFILL, order_of
-from ..tiers.rules import HostLink, LinkRules, TierRules
 from ..tiers.state import Storage, make_storage, make_tiers
 from .arrival import Arrivals, arrivals
 from .forking import check_requests, with_beams
 from .lineage import lineage_table
-from .settings import PREFILL_FIRST, EngineSettings, SchedulerRules, check_rules, is_prefill_first
+from .rules import mixes_chunks, pool_kind, ratio_start, rules_of, tier_rules
+from .sequences import make_sequences
+from .settings import PREFILL_FIRST, EngineSettings, check_rules, is_prefill_first
 
 _CALENDAR_BLOCK_TOKENS = 4
 """Below, nearly every decode opens a block, and the calendar only adds work."""
@@ -103,12 +97,6 @@ def share(
     return Shared(requests, seqs, keys, make_operations(), links, storage, rank)
 
 
-def _pool_kind(settings: EngineSettings) -> str:
-    """Whose pool it has; SGLang's decode side has a ring, with a tree or without."""
-    is_ring = settings.role == "decode" and is_prefill_first(settings) and settings.cache.kind == "none"
-    return "radix" if is_ring else settings.cache.kind
-
-
 def build_engine(
     shared: Shared,
     settings: EngineSettings,
@@ -136,7 +124,7 @@ def build_engine(
     if settings.cache.allocation != "paged":  # a whole stretch
         longest = max(settings.max_model_len, 2 * longest)
     max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
-    kind = _pool_kind(settings)
+    kind = pool_kind(settings)
     blocks = settings.cache.num_blocks
     if blocks < 1:
         raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
@@ -145,7 +133,7 @@ def build_engine(
     parts = {
         "seqs": seqs,
         "slots": _slots(num_slots, max_blocks),
-        "rules": _rules(settings, prefill_first),
+        "rules": rules_of(settings, prefill_first),
         "pool": make_pool(blocks, free_order(settings)),
         "tree": radix_tree(settings, blocks, policy, block_ns, log, tells_blocks)
         if kind == "radix"
@@ -159,7 +147,7 @@ def build_engine(
         "operations": shared.operations,
         "links": shared.links,
         "tiers": make_tiers(
-            _tier_rules(settings),
+            tier_rules(settings),
             shared.storage,
             shared.links,
             num,
@@ -203,7 +191,7 @@ def build_engine(
         "ended_head": NO_SEQ,
         "ended_tail": NO_SEQ,
         "number": number,
-        "ratio": _ratio_start(settings),
+        "ratio": ratio_start(settings),
         "shuffle_state": np.uint64(settings.seed % (1 << 63)),
         "record_steps": settings.record_steps,
         "overlap": settings.overlap,
@@ -247,16 +235,6 @@ def _scratch(settings: EngineSettings, num_slots: int, max_blocks: int) -> dict[
     }
 
 
-def _ratio_start(settings: EngineSettings) -> float:
-    rules = settings.scheduler
-    return min(rules.init_new_token_ratio * rules.schedule_conservativeness, 1.0)
-
-
-def mixes_chunks(rules: SchedulerRules) -> bool:
-    """SGLang mixes decodes into the steps of chunks, so without chunks it mixes nothing."""
-    return rules.enable_mixed_chunk and rules.chunked_prefill_size > 0
-
-
 def runs_calendar(settings: EngineSettings) -> bool:
     """Whether the engine takes the calendar path."""
     return settings.fast and calendar_fits(settings) and settings.output_ns_per_token == 0
@@ -284,7 +262,7 @@ def calendar_fits(settings: EngineSettings) -> bool:
 
 def free_order(settings: EngineSettings) -> str:
     """The order given, where it fits the cache kind; a radix tree's pool is a ring, the others' a list."""
-    order, kind = settings.cache.free_order, _pool_kind(settings)
+    order, kind = settings.cache.free_order, pool_kind(settings)
     if is_ranked(settings):  # blocks that nothing is lost with go first
         return "unhashed-first"
     if order in FREE_ORDERS and (order in _RING_ORDERS) == (kind == "radix"):
@@ -336,80 +314,6 @@ def _fill_block_costs(costs, block_tokens, step_tokens, out):
         out[i] = step_ns(costs, query, resources) * block_tokens // step_tokens
 
 
-def make_sequences(requests: Requests, settings: EngineSettings, taken: Arrivals) -> Sequences:
-    """Those of the requests at t = 0."""
-    r = requests
-    request = np.repeat(np.arange(len(r)), r.samples)
-    num = request.size
-    prompt = r.prompt_tokens[request]
-    lead = np.arange(len(r)) if r.joins is None else np.where(r.joins == NONE, np.arange(len(r)), r.joins)
-    child = np.full(len(r), -1, np.int64)
-    sibling = np.full(len(r), -1, np.int64)
-    for i in np.flatnonzero(r.after != NONE)[::-1]:  # so that a list of children is in order
-        sibling[i] = child[r.after[i]]
-        child[r.after[i]] = i
-    given = {
-        "request": request,
-        "namespace": r.namespace[request],
-        "root": r.namespace[request],
-        "priority": r.priority[request],
-        "prompt": prompt,
-        "output": taken.output[request],
-        "max_tokens": taken.max_tokens[request],
-        "present": np.zeros(num) if r.present_tokens is None else r.present_tokens[request],
-        "head": _heads(requests, settings),
-        "spent": np.zeros((num, NUM_SPENT)),
-        "cancel_after": r.cancel_ns[request],
-        "arrival": r.arrival_ns[request],
-        "lead": lead,
-        "first": np.concatenate(([0], np.cumsum(r.samples))),
-        "pending": np.bincount(lead, r.samples, len(r)),
-        "child": child,
-        "sibling": sibling,
-    }
-    unset = (
-        "engine",
-        "slot",
-        "queued",
-        "scheduled",
-        "first_token",
-        "last_token",
-        "finish",
-        "queue_next",
-        "queue_prev",
-        "ended_next",
-    )
-    arrays = []
-    for name in Sequences.fields:
-        if name in given:
-            arrays.append(np.ascontiguousarray(given[name], np.int64))
-        else:
-            arrays.append(np.full(num, -1 if name in unset else 0, np.int64))
-    return Sequences(*arrays)
-
-
-def _heads(requests: Requests, settings: EngineSettings) -> I64:
-    """(num_sequences,) equal numbers where the first tokens are equal, as many as policy lpm compares; else 0.
-
-    They are the first blocks at that block size. Who has fewer tokens is never compared.
-    """
-    request = np.repeat(np.arange(len(requests)), requests.samples)
-    s = settings.scheduler
-    if (
-        order_of(s.policy, settings.cache.kind) not in (LPM, HRRN, SHORTEST_PREFILL)
-        or s.in_batch_deprioritize_threshold == 0
-    ):
-        return np.zeros(request.size, np.int64)
-    keys = block_keys(requests, s.in_batch_deprioritize_threshold)
-    has_one = np.diff(keys.offset) > 0
-    first = np.zeros(request.size, np.int64)
-    first[has_one] = keys.key[keys.offset[:-1][has_one]]
-    _, number = np.unique(first, return_inverse=True)
-    namespace = requests.namespace[request]
-    _, number = np.unique(number * (namespace.max() + 1) + namespace, return_inverse=True)
-    return number.astype(np.int64)
-
-
 def _slots(num_slots: int, max_blocks: int) -> Slots:
     return Slots(
         np.zeros((num_slots, 16), np.int64),
@@ -422,84 +326,3 @@ def _slots(num_slots: int, max_blocks: int) -> Slots:
         0,
         0,
     )
-
-
-def _tier_rules(settings: EngineSettings) -> TierRules:
-    """Those of the settings. Copies that nobody loads have a link of their own; a block takes so long, in one piece."""
-    if settings.backup_ns_per_block == 0:
-        return settings.tiers
-    down = LinkRules(fragment_ns=settings.backup_ns_per_block)
-    return TierRules(backup=True, block_bytes=settings.cache.block_bytes, host_link=HostLink(down))
-
-
-def _rules(settings: EngineSettings, prefill_first: bool) -> Rules:
-    s = settings.scheduler
-    policies = tuple(ORDERS) if prefill_first else ("fcfs", "priority")
-    if s.policy not in policies:
-        raise UsageError(f"scheduler.policy {s.policy!r} does not fit; try one of {', '.join(policies)}")
-    start = _ratio_start(settings)
-    least = min(start * s.min_new_token_ratio_factor, 1.0)
-    allowed = np.zeros((NUM_STATES, NUM_STATES), np.int64)
-    for state, following in TRANSITIONS.items():
-        allowed[state, list(following)] = 1
-    values = {
-        "prefill_first": prefill_first,
-        "static": settings.batching == "static",
-        "priority": s.policy == "priority" and not prefill_first,
-        "cache_kind": CACHE_KINDS[_pool_kind(settings)],
-        "keeps": settings.cache.kind != "none",
-        "block_tokens": settings.block_tokens,
-        "max_model_len": settings.max_model_len,
-        "max_num_seqs": s.max_running_requests if prefill_first else s.most_admitted,
-        "max_num_batched_tokens": s.max_num_batched_tokens,
-        "chunked": s.chunked_prefill_size > 0 if prefill_first else s.enable_chunked_prefill,
-        "long_threshold": s.long_prefill_token_threshold,
-        "long_when_alone": s.long_prefill_threshold_when_alone,
-        "long_adaptive": s.long_prefill_token_threshold_adaptive,
-        "prefill_interval": s.prefill_schedule_interval,
-        "reserve_full": s.reserve_full_isl,
-        "watermark_blocks": int(s.watermark * (settings.cache.num_blocks + 1)),
-        "self_preemption_ends": s.self_preemption_ends_step,
-        "unregister_unwritten": settings.cache.unregister_unwritten,
-        "hit_same_step": settings.cache.hit_same_step,
-        "planted": sum(PLANTED[name] for name in settings.faults),
-        "max_prefill_tokens": s.max_prefill_tokens,
-        "chunk_tokens": s.chunked_prefill_size // settings.block_tokens * settings.block_tokens,
-        "mixed": mixes_chunks(s),
-        "order": order_of(s.policy, settings.cache.kind) if prefill_first else 0,
-        "ratio_start": start,
-        "ratio_min": least,
-        "ratio_decay": (start - least) / s.new_token_ratio_decay_steps,
-        "clip_tokens": s.clip_max_new_tokens,
-        "retract_steps": s.retract_decode_steps,
-        "in_batch_check": s.in_batch_check_threshold,
-        "in_batch_deprioritize": s.in_batch_deprioritize_threshold,
-        "prefill_max": s.prefill_max_requests,
-        "lpm_fallback": s.lpm_fallback_waiting,
-        "ignore_eos": s.ignore_eos,
-        "ignore_eos_in_full": s.ignore_eos_in_full,
-        "ignore_eos_block": s.ignore_eos_block,
-        "drop_ended_each_step": s.drop_ended_each_step,
-        "full_only_beside_others": s.full_only_beside_others,
-        "chunks_bound_input": s.chunks_bound_input,
-        "chunk_takes_one_place": s.chunk_takes_one_place,
-        "mixed_needs_memory": s.mixed_needs_memory,
-        "stop_when_spent": s.stop_when_spent,
-        "match_all_but_last": s.match_all_but_last,
-        "waiting_refresh": s.waiting_refresh_interval,
-        "retract_by_priority": s.retraction_policy == "priority",
-        "evict_shortfall": settings.cache.evict_shortfall,
-        "split_at_prompt": settings.cache.split_at_prompt,
-        "count_hits_once": settings.cache.count_hits_once,
-        "copy_on_write": settings.cache.copy_on_write,
-        "allocation": ALLOCATIONS[settings.cache.allocation],
-        "beam_width": settings.beam.width,
-        "beam_skew": settings.beam.skew,
-        "beam_seed": settings.beam.seed % (1 << 63),
-        "block_bytes": settings.cache.block_bytes,
-        "backs_up": _tier_rules(settings).moves,
-        "tiered": settings.tiers.on,
-        "fence": "no_fence" not in settings.faults,
-        "allowed": allowed,
-    }
-    return Rules(*(values[name] for name in Rules.fields))
