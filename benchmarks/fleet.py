@@ -20,7 +20,7 @@ from tabulate import tabulate
 
 from kvbench.core.jit import entry
 from kvbench.engine.build import share
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.memory.pool import make_pool
 from kvbench.prefix import block_hash, radix
 from kvbench.prefix.chain_hash import chain, root_hash
@@ -30,6 +30,7 @@ from kvbench.routing.late import catch_up, tell_block
 from kvbench.routing.policies import verbs_of
 from kvbench.routing.router import ENDED, SENT
 from kvbench.routing.settings import RouterSettings
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 from kvbench.workload.build import build_workload
 
 CASES = (

@@ -26,7 +26,7 @@ from ..core.config import Config
 from ..core.journal import FINISHED, STEP_COLUMNS, Counters, Journal
 from ..core.units import NS_PER_MS
 from ..costs.axes import Line, axis_points
-from ..engine.settings import TOKEN_BUDGET
+from ..scheduler.rules import TOKEN_BUDGET
 
 I64 = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from ..bench.step_times import graphs_of
 from ..bench.system import System, engine_limits
 from ..costs.models import KV_BYTES, divides
-from ..engine.settings import TOKEN_BUDGET
+from ..scheduler.rules import TOKEN_BUDGET
 from .evidence import Evidence
 from .fleet_levers import (
     expert_balance,

@@ -10,7 +10,7 @@ from ..bench.system import build_system
 from ..core.errors import KvbenchError, UsageError
 from ..prefix.eviction.own_file import find_policy
 from ..report.policy import Comparison, Row
-from ..scheduler.keys import EVICTION
+from ..scheduler.rules import EVICTION
 from ..sweep.parallel import run_tasks
 from .trial import Trial, Tried, try_one
 

@@ -12,12 +12,12 @@ from ..core.config import Config
 from ..core.errors import UsageError
 from ..core.requests import Requests
 from ..costs.step_times import Costs
-from ..engine.settings import TOKEN_BUDGET
 from ..experts.keys import EplbSettings, LoadSettings
 from ..experts.layout import Layout
 from ..experts.mixture import Mixture, Ranks
 from ..experts.popularity import Routing
 from ..report.experts import ExpertReport, LayerBalance, MoveRow, RankRow, StepRow, StreamRow
+from ..scheduler.rules import TOKEN_BUDGET
 from ..workload.keys import FROM_SEED
 from .fleet import fleet_of
 from .step_times import exchange_of_system, streams_of

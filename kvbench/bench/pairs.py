@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ..core.config import Config, nest
 from ..core.errors import UsageError
 from ..core.units import NS_PER_S, NS_PER_US
-from ..engine.settings import PREFILL_FIRST, EngineSettings
+from ..engine.settings import EngineSettings
 from ..pairs.settings import PairRules, PairSettings, check_pairs, faults_of, protocol_of, transfer_of
 from ..routing.settings import RouterSettings
+from ..scheduler.rules import PREFILL_FIRST
 from .keys import key_tree
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..core.errors import UsageError
 from ..costs.models import MODELS, find_hub_model
-from ..scheduler.keys import EVICTION, POLICIES
+from ..scheduler.rules import EVICTION, POLICIES
 
 Changes = list[str]
 """key=value each."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..core.config import Config
 from ..core.errors import UsageError
-from ..engine.settings import TOKEN_BUDGET
+from ..scheduler.rules import TOKEN_BUDGET
 
 
 def check_start(config: Config) -> None:

@@ -21,16 +21,9 @@ from ..costs.keys import CostSettings
 from ..costs.kv_format import KvFormat, check_format
 from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
 from ..costs.models import Model, find_model
-from ..engine.settings import (
-    PREFILL_FIRST,
-    TOKEN_BUDGET,
-    BeamRules,
-    CacheRules,
-    EngineSettings,
-    SchedulerRules,
-    check_rules,
-)
+from ..engine.settings import EngineSettings, check_rules
 from ..scheduler.presets import automatic
+from ..scheduler.rules import PREFILL_FIRST, TOKEN_BUDGET, BeamRules, CacheRules, SchedulerRules
 from ..workload.keys import FROM_SEED
 from .fleet import check_fleet, closed_groups
 from .pairs import check_pair_keys, is_paired

@@ -26,8 +26,8 @@ def list_command(as_json: bool) -> int:
     from ..costs.devices import DEVICES
     from ..costs.models import MODELS
     from ..routing.settings import POLICIES as ROUTERS
-    from ..scheduler.keys import EVICTION, POLICIES
     from ..scheduler.presets import ALIASES, PRESETS, RECORDED
+    from ..scheduler.rules import EVICTION, POLICIES
     from ..workload.protocols import PROTOCOLS
 
     presets = {name: preset.meaning for name, preset in PRESETS.items()}

@@ -89,7 +89,7 @@ def _is_any_full(w, s, i):
     """source: vllm-ascend's balance scheduler: nobody admits while a rank runs as many sequences as it may"""
     for k in range(s.first[i], s.first[i + 1]):
         e = w.engines[k]
-        if e.slots.running >= e.rules.max_num_seqs:
+        if e.slots.running >= e.rules.most_running:
             return True
     return False
 
@@ -102,11 +102,11 @@ def _plan(w, s, i):
     for k in range(s.first[i], s.first[i + 1]):
         e = w.engines[k]
         w.at = k
-        most = e.rules.max_num_seqs
+        most = e.rules.most_running
         if holds:
-            e.rules.max_num_seqs = min(e.slots.running, most)
+            e.rules.most_running = min(e.slots.running, most)
         s.statuses[k] = plan_step(e, w.befores[k], w.schedules[k])
-        e.rules.max_num_seqs = most
+        e.rules.most_running = most
         if e.fault != NO_FAULT:
             return np.int64(-1)
         best = min(best, s.statuses[k])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable
+from dataclasses import fields as fields_of
 from functools import cached_property, update_wrapper
 from pathlib import Path
 from types import ModuleType
@@ -207,6 +208,20 @@ def struct(cls: type[T]) -> type[T]:
     if any(isinstance(kind, types.FunctionType) for kind in signature):  # else each function is a type of its own
         new = _Typed(namespace["numba_type"](*signature), scope[f"{cls.__name__}__new"])
     return proxy
+
+
+_NUMBER_TYPES = {"int": "i8", "float": "f8", "bool": "b1"}
+
+
+def with_numbers_of(rules: type) -> Callable[[type[T]], type[T]]:
+    """Give a class, before it becomes a struct, a field for every number and switch of a dataclass of rules."""
+    numbers = {f.name: _NUMBER_TYPES[str(f.type)] for f in fields_of(rules) if str(f.type) in _NUMBER_TYPES}
+
+    def add(cls: type[T]) -> type[T]:
+        cls.__annotations__ = {**numbers, **cls.__annotations__}
+        return cls
+
+    return add
 
 
 class _Typed:

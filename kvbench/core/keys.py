@@ -5,7 +5,7 @@ A key never knows its value: `core.config` holds values, checks them against the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 KINDS = ("int", "float", "str", "bool", "length", "path", "names", "tables", "engines", "choice", "choice-or-function")
@@ -42,3 +42,36 @@ class Key:
             raise ValueError(f"key {self.name} has the unknown kind {self.kind}")
         if self.kind.startswith("choice") != bool(self.choices):
             raise ValueError(f"key {self.name}: choices belong to the kinds of choice, and only to them")
+
+
+_KIND_OF_TYPE = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
+
+
+def rule(
+    default: Any,
+    unit: str,
+    meaning: str,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    key: Any = None,
+    kind: str = "",
+) -> Any:
+    """A field of a dataclass of rules that is also the key of its name.
+
+    default   what an engine takes that is built without a configuration; key: the key's default where that differs
+    kind      where the annotated type does not say it; the rest as in Key
+    """
+    said = {"unit": unit, "meaning": meaning, "choices": choices, "low": low, "high": high}
+    return field(default=default, metadata={**said, "kind": kind, "default": default if key is None else key})
+
+
+def keys_of(section: str, rules: type) -> tuple[Key, ...]:
+    """The keys `section.<field>` of all fields that `rule` made, in their order."""
+    return tuple(_key_of(section, f.name, str(f.type), dict(f.metadata)) for f in fields(rules) if f.metadata)
+
+
+def _key_of(section: str, name: str, annotated: str, said: dict[str, Any]) -> Key:
+    kind = said.pop("kind") or ("choice" if said["choices"] else _KIND_OF_TYPE[annotated])
+    return Key(f"{section}.{name}", kind, **said)

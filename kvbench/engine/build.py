@@ -22,6 +22,7 @@ from ..prefix.keys import BlockKeys, block_keys
 from ..prefix.radix import RadixTree, make_tree
 from ..scheduler.calendar import make_calendar
 from ..scheduler.mail import make_mail
+from ..scheduler.rules import PREFILL_FIRST
 from ..scheduler.shadow import make_shadow
 from ..scheduler.side import make_side
 from ..scheduler.stages import Stages
@@ -37,7 +38,7 @@ from .forking import check_requests, with_beams
 from .lineage import lineage_table
 from .rules import mixes_chunks, pool_kind, ratio_start, rules_of, tier_rules
 from .sequences import make_sequences
-from .settings import PREFILL_FIRST, EngineSettings, check_rules, is_prefill_first
+from .settings import EngineSettings, check_rules, is_prefill_first
 
 _CALENDAR_BLOCK_TOKENS = 4
 """Below, nearly every decode opens a block, and the calendar only adds work."""

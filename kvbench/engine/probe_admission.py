@@ -96,7 +96,7 @@ def open_budget(e, ratio, input_tokens, chunk_tokens, mixed, most):
     """A step's budget. chunk_tokens < 0: no chunks. most: requests at most, 0 = no bound."""
     e.ratio = ratio
     e.rules.chunked = chunk_tokens >= 0
-    e.rules.prefill_max = most
+    e.rules.prefill_max_requests = most
     e.num_plan = 0
     e.chunk = NO_SLOT
     fill_budget(e, input_tokens, chunk_tokens, mixed)

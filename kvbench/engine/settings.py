@@ -5,127 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..core.errors import UsageError
+from ..scheduler.rules import PREFILL_FIRST, TOKEN_BUDGET, BeamRules, CacheRules, SchedulerRules
 from ..tiers.rules import TierRules
-
-# Which requests a step takes first.
-TOKEN_BUDGET = "token-budget"
-"""vLLM: no phases; running requests first, then waiting ones, out of one token budget."""
-PREFILL_FIRST = "prefill-first"
-"""SGLang: a step is a prefill batch if one can be formed, else a decode batch."""
-
-
-@dataclass(frozen=True)
-class SchedulerRules:
-    """The rules of both schedulers; each is a configuration key `scheduler.<name>` of the same name.
-
-    Those of the other discipline are ignored. 0 means off where a size is meant.
-    """
-
-    discipline: str = TOKEN_BUDGET
-    policy: str = "fcfs"
-    """token-budget: fcfs, priority. prefill-first: see scheduler.waiting_order."""
-
-    # token-budget (vLLM)
-    max_num_seqs: int = 1024
-    max_num_active_seqs: int = 0
-    """Admitted to run at most; 0 = max_num_seqs."""
-    max_num_batched_tokens: int = 8192
-    enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0
-    long_prefill_threshold_when_alone: bool = True
-    """0.19: the threshold holds for a lone request too; 0.33: it does not."""
-    long_prefill_token_threshold_adaptive: bool = False
-    """The threshold is at least the budget's fair share of all who wait or run."""
-    prefill_schedule_interval: int = 1
-    """Steps from one that prefills to the next, unless the queue did not empty; those between are of decodes alone."""
-    reserve_full_isl: bool = True
-    """The whole input must fit in free blocks at admission, though only a chunk is allocated."""
-    watermark: float = 0.0
-    """Share of the blocks that an admission must leave free."""
-    self_preemption_ends_step: bool = True
-    """0.19: the running loop stops when a request preempts itself; 0.33 goes on under policy priority."""
-
-    @property
-    def most_admitted(self) -> int:
-        return self.max_num_active_seqs or self.max_num_seqs
-
-    # prefill-first (SGLang)
-    max_running_requests: int = 2048
-    max_prefill_tokens: int = 16384
-    chunked_prefill_size: int = 8192
-    enable_mixed_chunk: bool = False
-    schedule_conservativeness: float = 1.0
-    init_new_token_ratio: float = 0.7
-    min_new_token_ratio_factor: float = 0.14
-    new_token_ratio_decay_steps: int = 600
-    clip_max_new_tokens: int = 4096
-    retract_decode_steps: int = 20
-    in_batch_check_threshold: int = 32
-    in_batch_deprioritize_threshold: int = 32
-    prefill_max_requests: int = 0
-    """Requests in a prefill batch at most; 0 = no bound."""
-    lpm_fallback_waiting: int = 128
-    """lpm falls back to fcfs with more requests waiting than this."""
-    ignore_eos: bool = False
-    # What SGLang 0.5.23 does otherwise than 0.5.12; see scheduler.keys.
-    retraction_policy: str = "length"
-    drop_ended_each_step: bool = False
-    full_only_beside_others: bool = False
-    chunks_bound_input: bool = False
-    chunk_takes_one_place: bool = False
-    mixed_needs_memory: bool = False
-    stop_when_spent: bool = False
-    match_all_but_last: bool = False
-    ignore_eos_in_full: bool = False
-    ignore_eos_block: bool = False
-    waiting_refresh_interval: int = 0
-
-
-@dataclass(frozen=True)
-class CacheRules:
-    """`cache.<name>` keys that an engine needs."""
-
-    kind: str = "hash"
-    """radix, hash, none"""
-    num_blocks: int = 0
-    """Usable blocks."""
-    eviction: str = "lru"
-    """A name of prefix.eviction.policies, or FILE.py:FUNCTION. hash: lru is the order of the free queue."""
-    free_order: str = "unhashed-first"
-    """hash/none under vLLM: tail (0.19), unhashed-first (0.33). radix under SGLang: append (token
-    allocator, block_tokens 1), sorted-front (paged allocator)."""
-    state: str = "cold"
-    """At t = 0: cold, warm, prefilled; see offline.warm."""
-    unregister_unwritten: bool = False
-    """A preemption takes back registrations of blocks that were never computed (vLLM leaves them)."""
-    copy_on_write: bool = False
-    """token-budget: samples, beams and turns fork, a shared block is copied when it is written (vLLM v0)."""
-    allocation: str = "paged"
-    """token-budget without a cache: contiguous, buddy, oracle reserve at admission; see scheduler.reservation."""
-    block_bytes: int = 0
-    """Bytes of a block's KV on one device: what a copy moves."""
-    hit_same_step: bool = True
-    """hash: a block can be hit in the step that computes it (vLLM); False: from the next step on. A radix tree
-    shows a block only when it is computed."""
-    # radix (SGLang 0.5.23); see scheduler.keys
-    evict_shortfall: bool = False
-    split_keeps_age: bool = False
-    split_at_prompt: bool = False
-    count_hits_once: bool = False
-    tlru_threshold: int = 0
-    """tlru: tokens that a turn may compute within its time budget; of these the next prompt needs the estimate."""
-    tlru_next_prompt_estimate: int = 0
-
-
-@dataclass(frozen=True)
-class BeamRules:
-    """`beam.<name>` keys and `seeds.beam`; they need copy_on_write."""
-
-    width: int = 0
-    """Beams of every request; 0 = off."""
-    skew: float = 0.5
-    """A survivor draws its parent of place i with weight skew ** i."""
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,7 +17,7 @@ class EngineSettings:
     cache: CacheRules
     block_tokens: int = 16
     max_model_len: int = 131072
-    beam: BeamRules = BeamRules()
+    beam: BeamRules = field(default_factory=BeamRules)
     batching: str = "continuous"
     """continuous, static (a batch is formed when the engine is empty and runs to its longest member)"""
     overlap: bool = False

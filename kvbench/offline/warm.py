@@ -22,7 +22,8 @@ from ..core.requests import EXPLICIT, I64, Requests
 from ..costs.tables import CostTables
 from ..engine.build import build_engine, share
 from ..engine.cached import cached_prefixes
-from ..engine.settings import BeamRules, EngineSettings
+from ..engine.settings import EngineSettings
+from ..scheduler.rules import BeamRules
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import HASHED
 from .lone import run_alone, without_clock

@@ -79,7 +79,7 @@ def _walk(e, budget, threshold):
     at, kept, fits = np.int64(0), np.int64(0), True
     if side.num_ended == 0:
         at = kept = side.num_holding
-    while fits and at < side.num_holding and budget > 0 and e.slots.running < e.rules.max_num_seqs:
+    while fits and at < side.num_holding and budget > 0 and e.slots.running < e.rules.most_running:
         slot = side.holding[at]
         if rec[slot, PHASE] == LOADING:
             side.holding[kept] = slot
@@ -98,7 +98,7 @@ def _walk(e, budget, threshold):
         side.num_holding += kept - at
         return
     side.num_holding = kept
-    while fits and e.queue_head != NO_SEQ and budget > 0 and e.slots.running < e.rules.max_num_seqs:
+    while fits and e.queue_head != NO_SEQ and budget > 0 and e.slots.running < e.rules.most_running:
         seq = e.queue_head
         if e.seqs.present[seq] > 0 and e.seqs.scheduled[seq] < 0:
             fits = _load(e, seq)

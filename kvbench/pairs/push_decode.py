@@ -167,7 +167,7 @@ def _generated(e, slot):
 @jit
 def _budget(e, retractable, preallocated):
     """Tokens that may be preallocated. It can be negative."""
-    q, rec, side, clip = e.seqs, e.slots.rec, e.side, e.rules.clip_tokens
+    q, rec, side, clip = e.seqs, e.slots.rec, e.side, e.rules.clip_max_new_tokens
     lone = retractable
     slot = e.slots.head
     if slot != NO_SLOT:
@@ -289,7 +289,7 @@ def _preallocated(e, seq, retractable, taken):
     hits, node, _ = kv.lookup(e, seq, prompt // bt, e.slots.table[slot])
     radix.lock(e.tree, node)
     need = (prompt + bt - 1) // bt * bt - hits * bt if e.rules.keeps else prompt
-    growth = prompt - hits * bt + min(q.max_tokens[seq], e.rules.clip_tokens) - retractable
+    growth = prompt - hits * bt + min(q.max_tokens[seq], e.rules.clip_max_new_tokens) - retractable
     fits = max(need + side.reserved, growth) <= _budget(e, retractable, taken)
     if fits:
         open_slot(e, seq)
@@ -367,7 +367,7 @@ def transferred(e, seq, how):
 def _start(e):
     """Who waits joins the running ones, as far as there are places."""
     rec, q = e.slots.rec, e.seqs
-    places = e.rules.max_num_seqs - e.slots.running
+    places = e.rules.most_running - e.slots.running
     while places > 0 and e.queue_head != NO_SEQ:
         seq = e.queue_head
         slot = q.slot[seq]

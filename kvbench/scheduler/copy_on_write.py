@@ -104,7 +104,7 @@ def _schedule_running(e, budget, threshold):
         if e.seqs.slot[seq] == slot:
             add_row(e, slot, tokens, before)
             budget -= tokens
-        elif e.rules.self_preemption_ends or not e.rules.priority:
+        elif e.rules.self_preemption_ends_step or not e.rules.priority:
             break
         slot = following
     return budget

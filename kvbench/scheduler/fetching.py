@@ -67,7 +67,7 @@ def prepare(e):
     if rules.prefill_first and e.batch_is_full and e.chunk == NO_SLOT:
         return
     budget = rules.max_prefill_tokens if rules.prefill_first else rules.max_num_batched_tokens
-    places = rules.max_num_seqs - max(e.slots.running, e.slots.holders)
+    places = rules.most_running - max(e.slots.running, e.slots.holders)
     seq = e.queue_head
     while seq != NO_SEQ and places > 0 and budget > 0:
         following = q.queue_next[seq]

@@ -43,14 +43,14 @@ _NO_BUDGET, _NO_MEMORY = np.int64(0), np.int64(-1)
 def schedule_waiting(e, budget, threshold):
     """Admit from the head of the queue until budget, places or memory are used up."""
     q = e.seqs
-    while budget > 0 and e.queue_head != NO_SEQ and e.slots.running < e.rules.max_num_seqs:
+    while budget > 0 and e.queue_head != NO_SEQ and e.slots.running < e.rules.most_running:
         seq = e.queue_head
         if _prompt_is_coming(e, seq):
             if q.generated[seq] > 0:
                 break  # it comes back, and can fork once the prompt is there
             _follow(e, seq)
             continue
-        if e.slots.running + _followers(e, seq) >= e.rules.max_num_seqs:
+        if e.slots.running + _followers(e, seq) >= e.rules.most_running:
             break
         slot, tokens = _admit_or_drop(e, seq, budget, threshold)
         if slot == NO_SLOT:
@@ -152,7 +152,7 @@ def _try_admit(e, seq, budget, threshold):
     if not rules.chunked and tokens > budget:
         return NO_SLOT, _NO_BUDGET
     tokens = min(tokens, budget)
-    last = min(known, rules.max_model_len) if rules.reserve_full else start + tokens
+    last = min(known, rules.max_model_len) if rules.reserve_full_isl else start + tokens
     headroom = rules.watermark_blocks if e.slots.running > 0 else 0
     if (last + bt - 1) // bt - held + headroom > e.pool.num_free:
         return NO_SLOT, _NO_MEMORY

@@ -122,7 +122,7 @@ def _finish_prefill_first(e, slot):
 @inline
 def _in_batch(e, slot):
     found = False
-    for i in range(e.batch_size if e.rules.mixed else 0):
+    for i in range(e.batch_size if e.rules.enable_mixed_chunk else 0):
         found = found or e.batch[i] == slot
     return found
 

@@ -76,7 +76,7 @@ def prepare(e):
         if t.of_seq[seq, PREFETCH_STATE] == PF_NEW:
             _ask(e, seq)
         seq = q.queue_prev[seq]
-    places = e.rules.max_num_seqs - max(e.slots.running, e.slots.holders)
+    places = e.rules.most_running - max(e.slots.running, e.slots.holders)
     seq = e.queue_head
     while seq != NO_SEQ and places > 0:
         following = q.queue_next[seq]

@@ -44,14 +44,14 @@ CONTINUE, NO_TOKEN, OTHER = range(3)
 @inline
 def open_budget(e):
     """The budget of a step under the engine's rules; decodes that are mixed in take their part first."""
-    mixed = e.slots.running if e.rules.mixed else 0
+    mixed = e.slots.running if e.rules.enable_mixed_chunk else 0
     fill_budget(e, e.rules.max_prefill_tokens, e.rules.chunk_tokens, mixed)
 
 
 @inline
 def fill_budget(e, input_tokens, chunk_tokens, mixed):
     rec, cal, max_tokens = e.slots.rec, e.calendar, e.seqs.max_tokens
-    clip, ratio = e.rules.clip_tokens, e.ratio
+    clip, ratio = e.rules.clip_max_new_tokens, e.ratio
     if e.rules.ignore_eos and e.rules.ignore_eos_in_full:
         ratio = 1.0
     growth = 0.0  # summed in this order, each term by itself: the last bit may decide an admission
@@ -130,7 +130,7 @@ def continue_chunk(e):
         _spend(e, tokens, 0)
     else:
         e.chunk = NO_SLOT
-        _spend(e, tokens, min(e.seqs.max_tokens[rec[slot, SEQ]], e.rules.clip_tokens))
+        _spend(e, tokens, min(e.seqs.max_tokens[rec[slot, SEQ]], e.rules.clip_max_new_tokens))
 
 
 @jit
@@ -161,7 +161,7 @@ def look_up(e, seq):
 def add_one(e, seq, hits, link, tied):
     """Admit one waiting sequence, which has just been looked up, if the budget bears it."""
     q, rules = e.seqs, e.rules
-    if 0 < rules.prefill_max <= e.num_plan:
+    if 0 < rules.prefill_max_requests <= e.num_plan:
         return OTHER
     start = start_of(e, seq, hits)
     extend = q.prompt[seq] + q.generated[seq] - start
@@ -176,7 +176,7 @@ def add_one(e, seq, hits, link, tied):
     queue_remove(e, seq)
     admit(e, seq, hits, link)
     add_row(e, slot, tokens)
-    output = min(q.max_tokens[seq], rules.clip_tokens)
+    output = min(q.max_tokens[seq], rules.clip_max_new_tokens)
     if tokens < extend:
         e.chunk = slot
         output = 0
@@ -189,7 +189,7 @@ def _bear(e, seq, extend, taken, tied):
     """Memory for its prompt and for the output that it may have must be left. Returns (result, tokens to compute)."""
     q, rules = e.seqs, e.rules
     left = total_left(e)
-    output = min(max(q.max_tokens[seq] - q.generated[seq], 0), rules.clip_tokens)
+    output = min(max(q.max_tokens[seq] - q.generated[seq], 0), rules.clip_max_new_tokens)
     total = extend + output + rules.block_tokens + taken
     whole = _ceil_block(e, extend)
     too_long = whole >= e.budget[INPUT_LEFT] and e.num_plan > 0

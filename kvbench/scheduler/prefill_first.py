@@ -133,7 +133,7 @@ def _places(e):
     rows = e.slots.holders
     if e.chunk != NO_SLOT and e.rules.chunk_takes_one_place:
         rows -= 1
-    return e.rules.max_num_seqs - max(e.slots.running, rows)
+    return e.rules.most_running - max(e.slots.running, rows)
 
 
 @inline
@@ -160,7 +160,7 @@ def prefill(e):
     reserve_prefill(e)
     for row in range(e.num_plan):
         e.batch[row] = e.plan[row, PLAN_SLOT]
-    if e.rules.mixed:
+    if e.rules.enable_mixed_chunk:
         _mix_decodes(e)
     _count_processed(e)
     e.batch_size = e.num_plan
@@ -344,7 +344,7 @@ def retract(e):
         seq = e.slots.rec[slot, SEQ]
         run_remove(e.slots, slot)
         suspend(e, slot)
-        make_room(e, e.slots.running * e.rules.retract_steps)
+        make_room(e, e.slots.running * e.rules.retract_decode_steps)
         queue_back(e, seq)
     if e.slots.running == 1 and not make_room(e, _tokens_to_free(e)):
         slot = e.slots.head
@@ -358,7 +358,7 @@ def retract(e):
         declared += e.seqs.max_tokens[e.slots.rec[slot, SEQ]]
         slot = e.slots.rec[slot, NEXT]
     _enter_calendar(e)
-    e.ratio = min(1.0, (decoded + e.rules.retract_steps * e.slots.running) / (declared + 1))
+    e.ratio = min(1.0, (decoded + e.rules.retract_decode_steps * e.slots.running) / (declared + 1))
 
 
 @jit

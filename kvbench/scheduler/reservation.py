@@ -60,7 +60,7 @@ def _schedule_running(e, budget):
 
 @inline
 def _schedule_waiting(e, budget):
-    while budget > 0 and e.queue_head != NO_SEQ and e.slots.running < e.rules.max_num_seqs:
+    while budget > 0 and e.queue_head != NO_SEQ and e.slots.running < e.rules.most_running:
         seq = e.queue_head
         tokens = e.seqs.prompt[seq]
         if tokens > budget and not e.rules.chunked:

@@ -9,7 +9,7 @@ Everything is an array or a scalar: the jitted verbs of this room change it in p
 
 from __future__ import annotations
 
-from ..core.jit import inline, struct
+from ..core.jit import inline, struct, with_numbers_of
 from ..costs.tables import CostTables
 from ..memory.links import Links
 from ..memory.operations import Operations
@@ -20,6 +20,7 @@ from ..prefix.radix import RadixTree
 from ..tiers.state import Tiers
 from .calendar import Calendar
 from .mail import Mail
+from .rules import CacheRules, SchedulerRules
 from .shadow import Shadow
 from .side import Side
 from .stages import Stages
@@ -41,7 +42,7 @@ class Sequences:
     matched      tokens that the last look for the order of the waiting list found cached (lpm, dfs-weight)
     entry        number of its last entry into the waiting list
     processed_then   Engine.processed_tokens at that time
-    head         lpm: number of its first rules.in_batch_deprioritize tokens; equal numbers, equal tokens
+    head         lpm: number of its first rules.in_batch_deprioritize_threshold tokens; equal numbers, equal tokens
     queue_next, queue_prev   the waiting list. ended_next: the list of the ended, see queues
     namespace, root   where it looks for its prefix, and where it found it: a flush gives a namespace another number
     engine       the one that it was given to; -1: none yet
@@ -112,12 +113,20 @@ class Slots:
 
 
 @struct
+@with_numbers_of(SchedulerRules)
+@with_numbers_of(CacheRules)
 class Rules:
-    """Settings as numbers; see engine.settings for their meaning.
+    """The numbers of both classes of rules under their own names, and what follows from settings, made once.
 
+    most_running       sequences that may run, by either discipline's key
+    chunked, chunk_tokens   whether a step may take a part of a prompt; prefill-first: how much, in whole blocks
+    watermark_blocks   blocks that an admission leaves free
+    order              see waiting_order; priority: token-budget under policy priority
+    ratio_start, ratio_min, ratio_decay   the new-token ratio at t = 0, its floor, and what a decode step takes off
     keeps         what is computed stays visible as a prefix; False: a ring of blocks whose tree stays empty
     backs_up      computed blocks are copied to host memory; tiered: they are found there
     fence         copied blocks are held until their copy has landed
+    planted       sum of the planted faults' numbers
     allowed       (states, states) 1 = may follow
     """
 
@@ -125,56 +134,23 @@ class Rules:
     static: "b1"
     priority: "b1"
     cache_kind: "i8"
+    allocation: "i8"
     keeps: "b1"
     block_tokens: "i8"
     max_model_len: "i8"
-    max_num_seqs: "i8"
-    max_num_batched_tokens: "i8"
+    most_running: "i8"
     chunked: "b1"
-    long_threshold: "i8"
-    long_when_alone: "b1"
-    long_adaptive: "b1"
-    prefill_interval: "i8"
-    reserve_full: "b1"
-    watermark_blocks: "i8"
-    self_preemption_ends: "b1"
-    unregister_unwritten: "b1"
-    hit_same_step: "b1"
-    planted: "i8"
-    max_prefill_tokens: "i8"
     chunk_tokens: "i8"
-    mixed: "b1"
+    watermark_blocks: "i8"
     order: "i8"
     ratio_start: "f8"
     ratio_min: "f8"
     ratio_decay: "f8"
-    clip_tokens: "i8"
-    retract_steps: "i8"
-    in_batch_check: "i8"
-    in_batch_deprioritize: "i8"
-    prefill_max: "i8"
-    lpm_fallback: "i8"
-    ignore_eos: "b1"
-    ignore_eos_in_full: "b1"
-    ignore_eos_block: "b1"
-    drop_ended_each_step: "b1"
-    full_only_beside_others: "b1"
-    chunks_bound_input: "b1"
-    chunk_takes_one_place: "b1"
-    mixed_needs_memory: "b1"
-    stop_when_spent: "b1"
-    match_all_but_last: "b1"
-    waiting_refresh: "i8"
     retract_by_priority: "b1"
-    evict_shortfall: "b1"
-    split_at_prompt: "b1"
-    count_hits_once: "b1"
-    copy_on_write: "b1"
-    allocation: "i8"
     beam_width: "i8"
     beam_skew: "f8"
     beam_seed: "i8"
-    block_bytes: "i8"
+    planted: "i8"
     backs_up: "b1"
     tiered: "b1"
     fence: "b1"

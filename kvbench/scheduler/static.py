@@ -65,7 +65,7 @@ def schedule(e):
 @inline
 def _form_batch(e):
     q, bt = e.seqs, e.rules.block_tokens
-    while e.queue_head != NO_SEQ and e.slots.running < e.rules.max_num_seqs:
+    while e.queue_head != NO_SEQ and e.slots.running < e.rules.most_running:
         seq = e.queue_head
         slot = peek_slot(e.slots)
         hits, link, tied = kv.lookup(e, seq, (q.prompt[seq] - 1) // bt, e.slots.table[slot])

@@ -46,7 +46,7 @@ def schedule(e):
     e.num_plan = 0
     e.num_victims = 0
     threshold = threshold_of(e)
-    e.holds_prefill = e.rules.prefill_interval > 1 and _holds_prefill(e)
+    e.holds_prefill = e.rules.prefill_schedule_interval > 1 and _holds_prefill(e)
     budget = schedule_running(e, e.rules.max_num_batched_tokens, threshold)
     if e.num_victims == 0:
         schedule_waiting(e, budget, threshold)
@@ -61,10 +61,10 @@ def schedule(e):
 @inline
 def threshold_of(e):
     """Most tokens of one sequence in this step; 0 = no limit."""
-    threshold, everybody = e.rules.long_threshold, e.slots.running + e.num_waiting
-    if not e.rules.long_when_alone and everybody <= 1:
+    threshold, everybody = e.rules.long_prefill_token_threshold, e.slots.running + e.num_waiting
+    if not e.rules.long_prefill_threshold_when_alone and everybody <= 1:
         threshold = 0
-    if threshold > 0 and e.rules.long_adaptive:
+    if threshold > 0 and e.rules.long_prefill_token_threshold_adaptive:
         threshold = max(threshold, e.rules.max_num_batched_tokens // max(everybody, 1))
     return threshold
 
@@ -72,7 +72,7 @@ def threshold_of(e):
 @jit
 def _holds_prefill(e):
     """Whether this step is for decodes alone: too soon after a prefill, no backlog, and somebody who decodes."""
-    if e.backlog or e.steps_planned + 1 - e.last_prefill >= e.rules.prefill_interval:
+    if e.backlog or e.steps_planned + 1 - e.last_prefill >= e.rules.prefill_schedule_interval:
         return False
     slot = e.slots.head
     while slot != NO_SLOT:
@@ -127,7 +127,7 @@ def schedule_running(e, budget, threshold):
             prefills = prefills or rec[slot, PHASE] != IN_DECODE
             if start + tokens >= (rec[slot, PUBLISHED] + 1) * bt:
                 kv.publish_hashed(e, slot, start + tokens)
-        elif e.rules.self_preemption_ends or not e.rules.priority:
+        elif e.rules.self_preemption_ends_step or not e.rules.priority:
             break
         slot = following
     e.num_plan = rows
@@ -152,7 +152,7 @@ def victim_of(e):
 
 @inline
 def schedule_waiting(e, budget, threshold):
-    while budget > 0 and e.queue_head != NO_SEQ and e.slots.running < e.rules.max_num_seqs:
+    while budget > 0 and e.queue_head != NO_SEQ and e.slots.running < e.rules.most_running:
         seq = e.queue_head
         slot, tokens = try_admit(e, seq, budget, threshold)
         if slot == NO_SLOT:
@@ -181,7 +181,7 @@ def try_admit(e, seq, budget, threshold):
     if not rules.chunked and tokens > budget:
         return NO_SLOT, 0
     tokens = min(tokens, budget)
-    end_ = min(known, rules.max_model_len) if rules.reserve_full else start + tokens
+    end_ = min(known, rules.max_model_len) if rules.reserve_full_isl else start + tokens
     need = (end_ + rules.block_tokens - 1) // rules.block_tokens - hits + tied
     headroom = rules.watermark_blocks if e.slots.running > 0 else 0
     if need + headroom > kv.available(e):

@@ -110,7 +110,7 @@ def still_blocked(e):
     """
     if e.queue_head == NO_SEQ or e.queue_head != e.blocked_seq or e.rules.cache_kind == RADIX:
         return False
-    if not e.rules.reserve_full or e.rules.watermark_blocks > 0:
+    if not e.rules.reserve_full_isl or e.rules.watermark_blocks > 0:
         return False
     return kv.available(e) < e.blocked_need and not e.hashes.watch_seen
 

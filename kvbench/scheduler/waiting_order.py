@@ -60,7 +60,7 @@ def sort_waiting(e):
     num, order = e.num_waiting, e.rules.order
     if num == 0:
         return
-    if (order == LPM or order == HRRN) and num > e.rules.lpm_fallback:
+    if (order == LPM or order == HRRN) and num > e.rules.lpm_fallback_waiting:
         refresh_waiting(e)
         return
     seqs, key = np.empty(num, np.int64), np.empty(num, np.int64)
@@ -90,7 +90,7 @@ def refresh_waiting(e):
 
     Under lru alone; the head of the list is the last, and the most recent.
     """
-    interval = e.rules.waiting_refresh
+    interval = e.rules.waiting_refresh_interval
     if interval == 0 or e.num_waiting == 0 or e.rules.cache_kind != RADIX or e.tree.order.policy != LRU:
         return
     e.num_sightings += 1
@@ -195,8 +195,8 @@ def _is_late(e, seq, is_first):
     q, rules, heads_seen = e.seqs, e.rules, e.heads_seen
     if is_first:
         e.num_sorts += 1
-    shared = rules.in_batch_deprioritize
-    if q.matched[seq] > rules.in_batch_check or q.prompt[seq] + q.generated[seq] < shared:
+    shared = rules.in_batch_deprioritize_threshold
+    if q.matched[seq] > rules.in_batch_check_threshold or q.prompt[seq] + q.generated[seq] < shared:
         return False
     if shared == 0 or heads_seen[q.head[seq]] == e.num_sorts:
         return True

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from numpy.random import Generator
 
 from ..engine.build import calendar_fits
-from ..engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
 from ..prefix.eviction.policies import POLICIES
+from ..scheduler.rules import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, SchedulerRules
 from ..scheduler.waiting_order import ORDERS, SHORTEST_PREFILL
 from ..tiers.rules import HOST_EVICTION, LOADS, STOP_POLICIES, HostLink, LinkRules, StoreRules, TierRules
 

@@ -15,8 +15,9 @@ from ..engine import probe
 from ..engine.arrival import as_asked
 from ..engine.build import build_engine, share
 from ..engine.observe import fields_of, view
-from ..engine.settings import CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
 from ..pairs import leases, pull_decode, pull_prefill
+from ..scheduler.rules import CacheRules, SchedulerRules
 from ..scheduler.state_columns import (
     BLOCKS,
     COMPUTED,

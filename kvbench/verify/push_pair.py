@@ -16,8 +16,9 @@ from ..engine import probe
 from ..engine.arrival import as_asked
 from ..engine.build import build_engine, share
 from ..engine.observe import fields_of, view
-from ..engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
 from ..pairs import push_decode, push_prefill
+from ..scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 from ..scheduler.side import BROKEN, CONNECTED, TIMED_OUT_CONNECTION, UNCONNECTED
 from ..scheduler.state_columns import (
     BLOCKS,

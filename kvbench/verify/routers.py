@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..engine.build import share
-from ..engine.settings import CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
 from ..prefix.keys import block_keys
 from ..routing.build import make_router
 from ..routing.policies import verbs_of
 from ..routing.ring import make_ring, point_of
 from ..routing.router import ENDED, FIRST_TOKEN, IN_FLIGHT, NO_ENGINE, REQUESTS, SENT
 from ..routing.settings import RouterSettings
+from ..scheduler.rules import CacheRules, SchedulerRules
 from .blake3 import blake3_short
 from .content import Asked, request_table
 from .recording import Row

@@ -48,7 +48,7 @@ class SglangPolicy(EngineStream):
         settings = EngineSettings(rules, cache, p["page_size"], UNBOUNDED, fast=False)
         super().__init__([""] * len(asked), asked, settings)
         self.matches = self.engine.rules.order in SEES_PREFIXES
-        self.fallback = self.engine.rules.lpm_fallback if self.engine.rules.order in (LPM, HRRN) else UNBOUNDED
+        self.fallback = rules.lpm_fallback_waiting if self.engine.rules.order in (LPM, HRRN) else UNBOUNDED
         self.held = np.zeros(p["kv_tokens"], np.int32)
         self.next = 0
         self.totals: Counter[str] = Counter()

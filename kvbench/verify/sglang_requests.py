@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from ..engine import probe
 from ..engine import probe_memory as memory
-from ..engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
+from ..scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 from ..scheduler.state_columns import BLOCKS, COMPUTED, KNOWN, PUBLISHED
 from .content import Asked, slot_ranges, tokens_of_keys
 from .recording import Row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine.settings import CacheRules, SchedulerRules
 from ..scheduler.presets import PRESETS
+from ..scheduler.rules import CacheRules, SchedulerRules
 from .recording import Row
 
 OLDEST = "0.5.12"

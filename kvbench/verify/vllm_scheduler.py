@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..engine.settings import CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
+from ..scheduler.rules import CacheRules, SchedulerRules
 from ..scheduler.state_columns import BLOCKS, CANCELLED, FINISHED
 from .recording import Row
 from .scheduler_stream import Planned, SchedulerStream, output_of

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from ..core.errors import UsageError
 from ..engine import probe
 from ..engine import probe_memory as memory
-from ..engine.settings import CacheRules, EngineSettings, SchedulerRules
+from ..engine.settings import EngineSettings
+from ..scheduler.rules import CacheRules, SchedulerRules
 from ..scheduler.state_columns import BLOCKS, KNOWN
 from .content import Asked
 from .recording import Row

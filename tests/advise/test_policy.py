@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.cli import call
 from kvbench.report.policy import Comparison, Row, policy_markdown, sentence
-from kvbench.scheduler.keys import EVICTION
+from kvbench.scheduler.rules import EVICTION
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "seldom_hit.py"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from kvbench.bench.keys import key_tree
 from kvbench.bench.scenarios import scenario_descriptions, scenario_names, scenario_path
 from kvbench.bench.system import System, build_system
 from kvbench.core.errors import UsageError
-from kvbench.engine.settings import SchedulerRules
-from kvbench.scheduler.keys import SCHEDULER_KEYS
+from kvbench.engine.rules import rules_of
 from kvbench.scheduler.presets import ALIASES, PRESETS, find_preset
 
 
@@ -147,9 +145,12 @@ def test_a_run_of_phases_keeps_them(tmp_path):
 # ---------------------------------------------------------------- presets and open sizes
 
 
-def test_every_scheduler_key_is_a_rule_of_the_engine():
-    names = {f"scheduler.{f.name}" for f in fields(SchedulerRules)}
-    assert {key.name for key in SCHEDULER_KEYS} == names
+def test_a_rule_reaches_the_scheduler_under_the_name_of_its_key():
+    asked = {"retract_decode_steps": 7, "waiting_refresh_interval": 3, "watermark": 0.25, "drop_ended_each_step": True}
+    settings = system(*(f"scheduler.{name}={str(value).lower()}" for name, value in asked.items())).settings
+    rules = rules_of(settings, prefill_first=False)
+    assert {name: getattr(rules, name) for name in asked} == asked
+    assert rules.watermark_blocks == (settings.cache.num_blocks + 1) // 4
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *ALIASES])

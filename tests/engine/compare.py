@@ -16,7 +16,8 @@ from kvbench.core.journal import NEVER, STATUS_NAMES
 from kvbench.core.requests import Requests
 from kvbench.costs.axes import Grid, Line, axis_points
 from kvbench.costs.tables import CostTables, Overheads, build_tables
-from kvbench.engine.settings import PREFILL_FIRST, EngineSettings
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import PREFILL_FIRST
 
 from ..reference import overlapped, sglang_admission, timed, vllm_scheduler
 from ..reference.arrival import SglangArrival, VllmArrival

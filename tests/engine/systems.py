@@ -7,8 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kvbench.engine.settings import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.scheduler.presets import PRESETS
+from kvbench.scheduler.rules import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, SchedulerRules
 
 from ..reference.engine import Ask
 from .workloads import workloads

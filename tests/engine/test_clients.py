@@ -11,7 +11,8 @@ import pytest
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import CANCELLED, FINISHED, REFUSED
 from kvbench.core.requests import NONE
-from kvbench.engine.settings import PREFILL_FIRST, EngineSettings
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import PREFILL_FIRST
 
 from ..reference.engine import Ask
 from .compare import compare, finish, small_tables

@@ -17,9 +17,10 @@ from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.core.journal import CANCELLED, FINISHED, REFUSED, STATUS_NAMES
 from kvbench.engine.integrity import check_integrity
 from kvbench.engine.lineage import common_tokens, lineage_table
-from kvbench.engine.settings import PREFILL_FIRST, BeamRules, CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.scheduler.forks import drop
+from kvbench.scheduler.rules import PREFILL_FIRST, BeamRules, CacheRules, SchedulerRules
 from kvbench.scheduler.state_columns import COMMON, NO_SLOT, PARENT, WANTED
 
 from ..reference.engine import Ask

@@ -14,8 +14,9 @@ from kvbench.cluster.flush import Flushes
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import NEVER
 from kvbench.engine.lineage import common_tokens
-from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.offline.warm import prepared
+from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 
 from . import systems
 from .compare import small_tables

@@ -8,7 +8,8 @@ import pytest
 
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 
 from ..reference.engine import Ask
 from .compare import compare, small_tables

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.core.journal import STEP_COLUMNS
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.measured.run import MeasuredRun
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 
 from ..reference.engine import Ask
 from . import systems
@@ -249,7 +250,12 @@ def test_a_registration_on_unwritten_memory_is_noticed():
     urgent = [plain(1 + i, arrival_ns=1, prompt=5 + i % 4, output=13) for i in range(12)]
     asks = [replace(plain(0, prompt=480, output=4), priority=9), *urgent]
     rules = SchedulerRules(
-        policy="priority", max_num_batched_tokens=256, long_prefill_token_threshold=32, reserve_full_isl=False
+        policy="priority",
+        max_num_batched_tokens=256,
+        long_prefill_token_threshold=32,
+        reserve_full_isl=False,
+        long_prefill_threshold_when_alone=True,
+        self_preemption_ends_step=True,
     )
     wrong = []
     for taken_back in (True, False):

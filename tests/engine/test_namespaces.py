@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 from kvbench.workload.build import build_workload
 from kvbench.workload.keys import NAMESPACE_PARTS
 

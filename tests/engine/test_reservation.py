@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
 from kvbench.core.journal import FINISHED
-from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 from kvbench.scheduler.state_columns import BLOCKS, FREE_SLOT, PHASE, SEQ
 
 from ..reference.engine import Ask

@@ -16,7 +16,8 @@ import pytest
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import PARTIAL, STATUS_NAMES
 from kvbench.core.units import NEVER_NS
-from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 
 from ..reference.engine import Ask
 from .compare import compare, gap_counts, journal_rows, small_tables

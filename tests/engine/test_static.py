@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import CANCELLED, FINISHED
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 
 from ..reference.cost import Step
 from ..reference.engine import Ask

@@ -18,7 +18,8 @@ from kvbench.costs.devices import find_device
 from kvbench.costs.models import find_model
 from kvbench.costs.roofline import roofline
 from kvbench.costs.tables import CostTables
-from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 from kvbench.workload.options import TraceOptions
 from kvbench.workload.trace import load_trace
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from kvbench.cluster.simulation import Admissions, Simulation
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.core.journal import NEVER
-from kvbench.engine.settings import PREFILL_FIRST, BeamRules, CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.offline.bounds import id_reuses, run_bounds, visits_of
 from kvbench.offline.warm import prepared
 from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.prefix.optimum import most_hits
+from kvbench.scheduler.rules import PREFILL_FIRST, BeamRules, CacheRules, SchedulerRules
 
 from ..engine import systems
 from ..engine.compare import small_tables

@@ -13,9 +13,10 @@ from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
 from kvbench.core.requests import Requests
 from kvbench.costs.tables import CostTables
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.offline.replay import replay_cache
 from kvbench.offline.shared import Offline
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 from kvbench.workload.trace import load_trace
 
 from ..engine.compare import small_tables

@@ -11,8 +11,9 @@ import pytest
 
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import CANCELLED, FAILED, FINISHED, TIMED_OUT
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.pairs.settings import FAULTS, Fault
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 
 from ..engine.test_runs import SGLANG, VLLM
 from ..engine.workloads import Ask

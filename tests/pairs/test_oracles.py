@@ -9,7 +9,8 @@ import pytest
 
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.requests import Requests
-from kvbench.engine.settings import CacheRules, EngineSettings
+from kvbench.engine.settings import EngineSettings
+from kvbench.scheduler.rules import CacheRules
 
 from ..engine.compare import small_tables
 from ..engine.test_runs import SGLANG, VLLM

@@ -14,10 +14,11 @@ from kvbench.cluster.fleet import Fleet, Member
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import FINISHED, NEVER, PARTIAL
 from kvbench.core.units import NEVER_NS
-from kvbench.engine.settings import PREFILL_FIRST, EngineSettings
+from kvbench.engine.settings import EngineSettings
 from kvbench.metrics.pairs import ttft_parts
 from kvbench.pairs.settings import PairRules
 from kvbench.routing.settings import RouterSettings
+from kvbench.scheduler.rules import PREFILL_FIRST
 from kvbench.scheduler.state_columns import HASHED, STATE_NAMES
 
 from ..engine.compare import small_tables

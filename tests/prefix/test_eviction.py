@@ -16,7 +16,7 @@ from kvbench.prefix import block_hash, ranked
 from kvbench.prefix.eviction.policies import POLICIES, Policy
 from kvbench.prefix.leaf_heap import make_order
 from kvbench.prefix.node import ACCESS, NODE_COLUMNS
-from kvbench.scheduler.keys import EVICTION
+from kvbench.scheduler.rules import EVICTION
 
 from ..reference.block_hash import NO_CHAIN
 from ..reference.eviction import OWN, STAMPS, CostAware, PolicyPool, PolicyTree

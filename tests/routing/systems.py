@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvbench.engine.build import share
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.prefix.chain_hash import chain, root_hash
 from kvbench.prefix.keys import block_keys, sequence_keys
 from kvbench.prefix.node import LENGTH
@@ -28,6 +28,7 @@ from kvbench.routing.router import (
     report,
 )
 from kvbench.routing.settings import RouterSettings
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 from kvbench.verify.content import Asked, request_table
 
 from ..reference.router import ReferenceRouter

@@ -11,10 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvbench.engine.build import build_engine, share
 from kvbench.engine.integrity import check_integrity
-from kvbench.engine.settings import CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.scheduler import forks, kv
 from kvbench.scheduler.beams import parent_of
 from kvbench.scheduler.queues import close_slot, open_slot, run_append, run_remove
+from kvbench.scheduler.rules import CacheRules, SchedulerRules
 from kvbench.scheduler.state_columns import BLOCKS, COMPUTED
 
 from ..engine.compare import small_tables

@@ -7,8 +7,9 @@ import pytest
 
 from kvbench.core.errors import UsageError
 from kvbench.engine import probe, probe_admission
-from kvbench.engine.settings import PREFILL_FIRST, CacheRules, EngineSettings, SchedulerRules
+from kvbench.engine.settings import EngineSettings
 from kvbench.prefix.node import LENGTH
+from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 from kvbench.scheduler.waiting_order import FCFS, LPM, order_of
 from kvbench.verify.content import Asked
 from kvbench.verify.stream import EngineStream, follow
