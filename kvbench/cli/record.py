@@ -36,10 +36,10 @@ def record_command(
       pip install transformers orjson msgspec    for SGLang, and what its imports ask for next
     Modules that exist only beside a GPU are stood in for.
     """
-    from ..report.files import check_foreign
+    from ..report.files import RECORDINGS, check_foreign
     from ..verify.record.recorder import record
 
-    check_foreign(Path(output), force)
+    check_foreign(Path(output), force, RECORDINGS)
     written, lost = record(engine, Path(output), seed, streams, operations, rehearse)
     for line in lost:
         click.echo(f"not recorded, the engine gave up: {line}", err=True)

@@ -31,16 +31,18 @@ def golden_command(folder: str, as_json: bool, quiet: bool) -> int:
 
     Every .jsonl or .jsonl.gz file of DIR is led through kvbench's own schedulers, caches and pools, and every
     recorded value is compared. Exit code 1 when a stream differs, or is of an engine, version or component that
-    kvbench does not know.
+    kvbench does not know. Files that are no recordings, such as traces, are named and left out.
     """
     from ..core.compile_watch import compile_watch
 
     compile_watch.quiet = quiet
     from ..report.golden_table import StreamLine, golden_report
-    from ..verify.golden import verify_folder
+    from ..verify.golden import verify_files
+    from ..verify.recording import find_recordings
 
+    paths, others = find_recordings(Path(folder))
     with ProgressBar(quiet, "streams") as progress:
-        verdicts = verify_folder(Path(folder), progress)
+        verdicts = verify_files(paths, progress)
     lines = [
         StreamLine(
             name=v.name,
@@ -53,7 +55,9 @@ def golden_command(folder: str, as_json: bool, quiet: bool) -> int:
         )
         for v in verdicts
     ]
-    return _tell(golden_report(lines), all(v.passed for v in verdicts), as_json, streams=lines)
+    left_out = [str(path.relative_to(folder)) for path in others]
+    passed = all(v.passed for v in verdicts)
+    return _tell(golden_report(lines, left_out), passed, as_json, streams=lines, no_recordings=left_out)
 
 
 @verify_command.command("fuzz")
@@ -215,7 +219,8 @@ def _tell(report: str, passed: bool, as_json: bool, **document: Any) -> int:
 
     if as_json:
         plain = {
-            name: [asdict(v) for v in value] if isinstance(value, list) else value for name, value in document.items()
+            name: [v if isinstance(v, str) else asdict(v) for v in value] if isinstance(value, list) else value
+            for name, value in document.items()
         }
         report = to_text({"passed": passed, **plain})
     click.echo(report, nl=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 from .fidelity import METRICS, STATISTICS, Case, Scores, spread
 from .files import write_whole
+from .grid import csv_line
 from .record import SCHEMA
 from .run_json import to_text
 
@@ -30,15 +29,13 @@ def write_fidelity(folder: Path, scores: Scores) -> list[str]:
 
 def fidelity_csv(cases: Sequence[Case]) -> str:
     """A row for each figure of each case."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines = [csv_line([*COLUMNS])]
     for case in cases:
-        head = [getattr(case, name) for name in COLUMNS[:-7]]
+        head = [str(getattr(case, name)) for name in COLUMNS[:-7]]
         for f in case.figures:
             told = (f.metric, f.statistic, repr(f.measured), repr(f.predicted), f"{f.error:.6f}")
-            writer.writerow([*head, case.doubt, "; ".join(case.notes), *told])
-    return text.getvalue()
+            lines.append(csv_line([*head, case.doubt, "; ".join(case.notes), *told]))
+    return "".join(lines)
 
 
 def fidelity_document(scores: Scores) -> dict[str, Any]:

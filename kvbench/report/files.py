@@ -18,9 +18,19 @@ WRITTEN = (
     *OF_SOME,
     *("advice.csv", "advice.json", "best.toml"),
 )
-"""Files of result folders; and .jsonl of recordings, .attempts of points whose worker died."""
+"""Files of result folders; and .attempts of points whose worker died."""
 
-_SUFFIXES = (".attempts", ".jsonl", ".jsonl.gz")
+RECORDINGS = (".jsonl", ".jsonl.gz")
+"""What `kvbench record` writes."""
+
+_BEGINS = {
+    "requests.csv": b"request_id,",
+    "summary.csv": b"run,",
+    "steps.csv": b"start_ms,",
+    "itl.csv": b"percentile,",
+    "run.json": b'{\n  "kind": "kvbench.',
+}
+"""Names that other programs give to their files too; what kvbench writes under them begins like this."""
 
 
 def result_folder(path: Path, force: bool) -> Path:
@@ -32,24 +42,38 @@ def result_folder(path: Path, force: bool) -> Path:
     return make_folder(path)
 
 
-def check_foreign(path: Path, force: bool) -> None:
-    """UsageError: it is a folder that holds files which kvbench did not write. Nothing is made."""
-    if not force and path.is_dir() and (other := _foreign(path)):
+def check_foreign(path: Path, force: bool, also: tuple[str, ...] = ()) -> None:
+    """UsageError: it is a folder that holds files which kvbench did not write. Nothing is made.
+
+    also   suffixes of files that may be there besides
+    """
+    if not force and path.is_dir() and (other := _foreign(path, (".attempts", *also))):
         raise UsageError(f"-o {path}: holds {other}, which kvbench did not write; give another folder, or add --force")
 
 
-def _foreign(folder: Path) -> str:
+def _foreign(folder: Path, suffixes: tuple[str, ...]) -> str:
     """The first file below a folder that is no result; hidden ones do not count. Empty: there is none."""
     try:
         for entry in sorted(folder.iterdir()):
-            if entry.is_dir() and not entry.name.startswith("."):
-                if inner := _foreign(entry):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                if inner := _foreign(entry, suffixes):
                     return f"{entry.name}/{inner}"
-            elif entry.name not in WRITTEN and not entry.name.endswith(_SUFFIXES) and not entry.name.startswith("."):
+            elif not entry.name.endswith(suffixes) and not _is_result(entry):
                 return entry.name
     except OSError:
         return ""  # make_folder says what is wrong with it
     return ""
+
+
+def _is_result(file: Path) -> bool:
+    """Whether it has the name, and the beginning, of a file that kvbench writes; a cut one has, too."""
+    if file.name not in WRITTEN:
+        return False
+    begin = _BEGINS.get(file.name, b"")
+    with file.open("rb") as content:
+        return begin.startswith(content.read(len(begin)))
 
 
 def make_folder(path: Path) -> Path:

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
+from ..core.printable import csv_text
 from ..metrics.fleet import EngineFigures, FleetFigures, Regret
 from .csv_files import csv_number
 from .record import Section
@@ -77,7 +78,7 @@ def engines_csv(figures: FleetFigures) -> Iterator[str]:
     yield ",".join(names) + "\n"
     for engine in figures.engines:
         cells = (getattr(engine, name) for name in names)
-        yield ",".join(f'"{c}"' if isinstance(c, str) and c else csv_number(c) if c != "" else "" for c in cells) + "\n"
+        yield ",".join(csv_text(c) if isinstance(c, str) else csv_number(c) for c in cells) + "\n"
 
 
 def _engines(figures: FleetFigures) -> str:

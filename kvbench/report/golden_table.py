@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.printable import printable
 from .table import WIDTH, grid
 
 NAME_WIDTH = 52
@@ -34,8 +35,8 @@ class StreamLine:
     unknown: str
 
 
-def golden_report(streams: Sequence[StreamLine]) -> str:
-    """The whole report, at most 100 columns wide."""
+def golden_report(streams: Sequence[StreamLine], left_out: Sequence[str] = ()) -> str:
+    """The whole report, at most 100 columns wide. left_out: files that are no recordings."""
     rows = [[_cut(s.name, NAME_WIDTH), _cut(s.engine, ENGINE_WIDTH), _steps(s), _mismatches(s)] for s in streams]
     parts = [grid(["stream", "engine", "steps", "mismatches"], rows), _totals(streams)]
     differing = [s for s in streams if s.differences]
@@ -43,6 +44,8 @@ def golden_report(streams: Sequence[StreamLine]) -> str:
     if len(differing) > DETAILED:
         parts.append(f"{len(differing) - DETAILED} more streams differ")
     parts += [_wrapped(f"{s.name} was not replayed: {s.unknown}") for s in streams if s.unknown]
+    if left_out:
+        parts.append(_cut(f"left out, no recordings: {len(left_out):,} ({', '.join(left_out)})", WIDTH))
     return "\n\n".join(parts) + "\n"
 
 
@@ -80,7 +83,8 @@ def side_by_side(title: str, differences: Sequence[tuple[str, Any, Any]]) -> str
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=lambda number: number.item())
+    text = value if isinstance(value, str) else json.dumps(value, default=lambda number: number.item())
+    return printable(text)
 
 
 def _window(text: str, at: int, width: int) -> str:
@@ -97,8 +101,9 @@ def _window(text: str, at: int, width: int) -> str:
 def _wrapped(text: str) -> str:
     import textwrap
 
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ")
+    return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ")
 
 
 def _cut(text: str, width: int) -> str:
+    text = printable(text)
     return text if len(text) <= width else text[: width - 1] + ELLIPSIS

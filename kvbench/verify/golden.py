@@ -6,7 +6,7 @@ states, and further differences say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from .kv_router import KvRouter
 from .lmcache_cpu import LmcacheCpu
 from .pull_pair import PullPair
 from .push_pair import PushPair
-from .recording import Recording, Row, find_recordings, read_recording
+from .recording import Recording, Row, read_recording
 from .routers import SglangRouter, SmgRouter, StackRouter, VllmRouter
 from .sglang_policy import SglangPolicy
 from .sglang_radix import SglangRadix
@@ -95,12 +95,14 @@ class Verdict:
         return not self.differences and not self.unknown
 
 
-def verify_folder(folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Verdict]:
-    """A verdict for every recording of a folder, by name.
+def verify_files(
+    paths: Sequence[Path], progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Verdict]:
+    """A verdict for every recording, in order.
 
-    raises  UsageError: no folder, no recordings, a file that is none. KvbenchError: one that cannot be replayed
+    raises  UsageError: a file that is no whole recording. KvbenchError: one that cannot be replayed
     """
-    recordings = [read_recording(path) for path in find_recordings(folder)]
+    recordings = [read_recording(path) for path in paths]
     verdicts: list[Verdict] = []
     for recording in recordings:
         progress(len(verdicts), len(recordings))

@@ -20,6 +20,8 @@ from ..core.errors import UsageError
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 HEADER_FIELDS = {"engine": str, "version": str, "component": str, "params": dict}
+SIGNS = {*HEADER_FIELDS, "engines", "op", "out", "summary"} - {"version"}
+"""Of a recording: the first line of any part of one has some of them."""
 
 
 class Row(dict[str, Any]):
@@ -44,15 +46,30 @@ class Recording:
     last: Row
 
 
-def find_recordings(folder: Path) -> list[Path]:
-    """Files below a folder that may be recordings, by path. UsageError: there is no folder, or none in it."""
+def find_recordings(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Recordings below a folder, whole or broken, by path; and files of their kind that hold something else.
+
+    raises  UsageError: there is no folder, or no recording in it
+    """
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise UsageError(f"{folder} {what}; give a folder of recordings ({', '.join(SUFFIXES)})")
     found = sorted(path for path in folder.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
-    if not found:
-        raise UsageError(f"{folder}: no recordings ({', '.join(SUFFIXES)}) in this folder or below it")
-    return found
+    others = [path for path in found if _is_something_else(path)]
+    if len(others) == len(found):
+        seen = f"; {others[0]} is something else: its first line is no header" if others else ""
+        raise UsageError(f"{folder}: no recordings ({', '.join(SUFFIXES)}) in this folder or below it{seen}")
+    return [path for path in found if path not in others], others
+
+
+def _is_something_else(path: Path) -> bool:
+    """Whether the first line is JSON and no part of a recording: a trace, say. What cannot be read may be one."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            first = json.loads(file.readline())
+    except (ValueError, EOFError, zlib.error, OSError):
+        return False
+    return not (isinstance(first, dict) and SIGNS & first.keys())
 
 
 def read_recording(path: Path) -> Recording:

@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,11 @@ from hypothesis import strategies as st
 
 from kvbench.cli import call
 from kvbench.core.printable import csv_text, printable
+from kvbench.metrics.fleet import EngineFigures
 from kvbench.report.csv_files import requests_csv, summary_csv
+from kvbench.report.fidelity import Case, Figure
+from kvbench.report.fidelity_files import fidelity_csv
+from kvbench.report.fleet_table import engines_csv
 from kvbench.report.run_json import to_text
 from kvbench.report.table import run_table
 from tests.runs import journal, record, requests
@@ -51,6 +57,18 @@ def test_names_of_a_trace_do_nothing_in_files_and_tables(name):
     for text in texts:
         assert not any(c != "\n" and (ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or c == "\u202e") for c in text)
     assert json.loads(texts[2])["run"] == name
+
+
+@pytest.mark.parametrize("name", [*FORMULAS, HOSTILE, 'a "b", c'])
+def test_names_of_groups_and_of_servers_do_nothing_either(name):
+    number = {f.name: 1 for f in fields(EngineFigures)} | {"group": name}
+    engines = engines_csv(SimpleNamespace(engines=[EngineFigures(**number)]))
+    case = Case(name, "run", *[name] * 5, 1, "table", (Figure("ttft", "p50", 2.0, 1.0),), notes=(name, name))
+    for text in ("".join(engines), fidelity_csv([case])):
+        (row,) = csv.DictReader(io.StringIO(text))
+        cells = [cell for cell in row.values() if cell not in ("", "-0.500000")]
+        assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r")) or "\x1b" in cell for cell in cells)
+        assert row.get("metric", "ttft") == "ttft"
 
 
 def test_numbers_stay_numbers():
@@ -118,3 +136,26 @@ def test_a_folder_with_files_of_others_is_refused(command, fake_engine, tmp_path
     assert {p: p.stat().st_mtime_ns for p in out.rglob("*")} == before
     assert call([*command, "-o", str(out), "--force"]) == 0
     assert (inner / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trace.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 1}\n'),
+        ("summary.csv", "month,profit\n1,2\n"),
+        ("requests.csv", "url,count\n"),
+        ("run.json", '{"kind": "training"}'),
+    ],
+)
+def test_what_has_a_name_of_ours_may_still_be_of_others(fake_engine, tmp_path, capsys, name, text):
+    (tmp_path / name).write_text(text)
+    assert call([*RUN, "-o", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"holds {name}, which kvbench did not write" in line
+    assert (tmp_path / name).read_text() == text
+
+
+def test_recordings_are_put_beside_recordings(tmp_path):
+    assert call(["record", "--engine", "vllm", "--rehearse", "--streams", "1", "-o", str(tmp_path)]) == 0
+    assert call(["record", "--engine", "vllm", "--rehearse", "--streams", "1", "-o", str(tmp_path)]) == 0
+    assert list(tmp_path.glob("*.jsonl*"))

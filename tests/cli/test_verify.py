@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 
 import pytest
 
@@ -50,6 +51,18 @@ def test_an_unknown_component_is_exit_code_1_and_not_skipped(folder, capsys):
     assert call(["verify", "golden", str(folder)]) == 1
     out = capsys.readouterr().out
     assert "vllm_kvmgr_00 was not replayed: component v2_kv_cache_manager is unknown" in out.replace("\n  ", " ")
+
+
+def test_traces_beside_recordings_are_named_and_the_rest_is_compared(folder, capsys):
+    (folder / "trace.jsonl").write_text('{"timestamp": 0, "input_length": 3, "output_length": 1}\n')
+    assert call(["verify", "golden", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "3 streams: 3 agree" in out
+    assert "left out, no recordings: 1 (trace.jsonl)" in out
+    assert call(["verify", "golden", str(folder), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["no_recordings"] == ["trace.jsonl"]
+    assert len(document["streams"]) == 3
 
 
 @pytest.mark.parametrize("where", ["nowhere", "."])

@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from kvbench.core.errors import KvbenchError, UsageError
-from kvbench.report.files import make_folder, write_whole
+from kvbench.report.files import check_foreign, make_folder, write_whole
 from kvbench.report.result_files import write_result
 from kvbench.report.run_json import read_run, run_document, summary_document, to_text
 from tests.runs import journal, record, requests
@@ -61,6 +61,18 @@ def test_files_of_a_result(tmp_path):
     assert names == ["requests.csv", "summary.csv", "itl.csv", "steps.csv", "run.json"]
     assert sorted(os.listdir(tmp_path)) == sorted(names)
     assert read_run(tmp_path / "run.json")["config"] == {"seed": 0, "arrivals": {"rate": "inf"}}
+
+
+@pytest.mark.parametrize("length", [0, 5, 10_000])
+def test_files_of_a_result_are_known_again_cut_ones_too(tmp_path, length):
+    names = write_result(tmp_path, record(), run_document(record(), DETAILS), journal(), requests(), steps=True)
+    for name in names:
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:length])
+    check_foreign(tmp_path, force=False)
+    (tmp_path / "steps.csv").write_text("left,right\n")
+    with pytest.raises(UsageError, match=r"holds steps\.csv, which kvbench did not write"):
+        check_foreign(tmp_path, force=False)
+    check_foreign(tmp_path, force=True)
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,25 @@ def test_nothing_is_wider_than_a_terminal():
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
+def test_files_that_are_no_recordings_are_named_in_one_line():
+    last = golden_report([line("a")], ["trace.jsonl", "sub/b.jsonl.gz"]).splitlines()[-1]
+    assert last == "left out, no recordings: 2 (trace.jsonl, sub/b.jsonl.gz)"
+    many = golden_report([line("a")], [f"trace-{i}.jsonl" for i in range(1000)]).splitlines()[-1]
+    assert many.startswith("left out, no recordings: 1,000 (trace-0.jsonl")
+    assert len(many) <= WIDTH
+
+
 def test_more_differing_streams_than_are_shown_are_counted():
     text = golden_report([line(f"s{i}", 3, (("free", 1, 2),)) for i in range(DETAILED + 3)])
     assert text.count("recorded") == DETAILED
     assert "3 more streams differ" in text
+
+
+def test_what_a_file_says_moves_no_cursor():
+    bad = "\x1b[2Jx"
+    streams = [line(bad, 3, (("tokens", bad, [bad]),)), line("c", 0, (), f"component {bad} is unknown")]
+    text = golden_report(streams, [bad])
+    assert "\x1b" not in text
 
 
 @pytest.mark.parametrize("at", [0, 100, 199])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.engine.integrity import check_integrity
 from kvbench.scheduler.presets import RECORDED
-from kvbench.verify.golden import ABSENT, COMPONENTS, differences, verify, verify_folder, why_unknown
+from kvbench.verify.golden import ABSENT, COMPONENTS, differences, verify, verify_files, why_unknown
 from kvbench.verify.recording import Recording, read_recording
 from kvbench.verify.scheduler_stream import SchedulerStream
 
@@ -252,7 +251,7 @@ def test_a_row_that_cannot_be_replayed_is_named(tmp_path, line, old, new, error,
         lines[line - 1] = lines[line - 1].replace(new, new + '","x":', 1)
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     with pytest.raises(error) as raised:
-        verify_folder(tmp_path)
+        verify_files([tmp_path / "a.jsonl"])
     assert words in str(raised.value)
 
 
@@ -272,8 +271,7 @@ def test_an_absent_field_is_its_default():
 def test_progress_counts_the_streams(tmp_path):
     for name in ("vllm_kvmgr_00", "sglang_radix_07_lru_p16"):
         (tmp_path / f"{name}.jsonl.gz").write_bytes((CHOICE / f"{name}.jsonl.gz").read_bytes())
-    (tmp_path / "README.md").write_text("not a recording")
     seen: list[tuple[int, int]] = []
-    verdicts = verify_folder(Path(tmp_path), lambda done, total: seen.append((done, total)))
+    verdicts = verify_files(sorted(tmp_path.iterdir()), lambda done, total: seen.append((done, total)))
     assert [v.name for v in verdicts] == ["sglang_radix_07_lru_p16", "vllm_kvmgr_00"]
     assert seen == [(0, 2), (1, 2), (2, 2)]

@@ -25,7 +25,7 @@ def test_plain_and_gzipped_files_are_the_same(tmp_path):
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "c.json").write_text("{}")
     (tmp_path / "d.jsonl").mkdir()
-    paths = find_recordings(tmp_path)
+    paths, _ = find_recordings(tmp_path)
     assert [p.name for p in paths] == ["a.jsonl", "b.jsonl.gz"]
     a, b = map(read_recording, paths)
     assert (a.name, b.name) == ("a", "b")
@@ -101,4 +101,42 @@ def test_recordings_below_a_folder_are_found(tmp_path):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("")
     (tmp_path / "sub" / "notes.txt").write_text("")
-    assert [path.name for path in find_recordings(tmp_path)] == ["a.jsonl", "b.jsonl.gz", "c.jsonl"]
+    assert [path.name for path in find_recordings(tmp_path)[0]] == ["a.jsonl", "b.jsonl.gz", "c.jsonl"]
+
+
+TRACE_ROW = {"timestamp": 0, "input_length": 3, "output_length": 1, "hash_ids": [0]}
+
+
+@pytest.mark.parametrize("text", [lines(TRACE_ROW, TRACE_ROW), lines([1, 2]), lines(TRACE_ROW)[:-1]])
+@pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.gz"])
+def test_a_trace_is_told_from_recordings(tmp_path, name, text):
+    (tmp_path / "a.jsonl").write_text(lines(HEADER, ROW, LAST))
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    assert find_recordings(tmp_path) == ([tmp_path / "a.jsonl"], [tmp_path / name])
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(UsageError, match=r"no recordings .*; .*trace.jsonl(.gz)? is something else"):
+        find_recordings(tmp_path)
+
+
+WHOLE = lines(HEADER, *[ROW] * 200, LAST).encode()
+BROKEN = {
+    "empty": b"",
+    "cut in the header": WHOLE[:20],
+    "cut in a row": WHOLE[:120],
+    "without its header": WHOLE.partition(b"\n")[2],
+    "summary alone": lines(LAST).encode(),
+    "no params": lines({k: v for k, v in HEADER.items() if k != "params"}, ROW, LAST).encode(),
+    "no engine, no version": lines({k: v for k, v in HEADER.items() if k not in ("engine", "version")}).encode(),
+    "not text": b"\xff\xfe" + WHOLE,
+    "not gzip": gzip.compress(WHOLE)[4:],
+    "cut gzip": gzip.compress(WHOLE)[:-60],
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_recording_is_not_taken_for_something_else(tmp_path, how):
+    path = tmp_path / ("a.jsonl.gz" if "gzip" in how else "a.jsonl")
+    path.write_bytes(BROKEN[how])
+    assert find_recordings(tmp_path) == ([path], [])
+    with pytest.raises(UsageError):
+        read_recording(path)
