@@ -65,6 +65,7 @@ def golden_command(folder: str, as_json: bool, quiet: bool) -> int:
 @click.option("--seed", metavar="S", default=0, type=click.IntRange(0), help="Of everything drawn.")
 @click.option("--combination", metavar="NAME", default="", help="Those whose name begins like this.")
 @click.option("--tiers", is_flag=True, help="Engines with host memory and storage behind their cache.")
+@click.option("--fleet", is_flag=True, help="Several engines behind routers, some of which restart.")
 @click.option("--round", "number", metavar="R", type=click.IntRange(0), help="This round of one combination again.")
 @click.option("--requests", metavar="I,J", help="Of that round only these requests.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
@@ -74,6 +75,7 @@ def fuzz_command(
     seed: int,
     combination: str,
     tiers: bool,
+    fleet: bool,
     number: int | None,
     requests: str | None,
     as_json: bool,
@@ -91,8 +93,11 @@ def fuzz_command(
     compile_watch.quiet = quiet
     from ..report.fuzz_table import FuzzFailure, FuzzLine, fuzz_report
     from ..verify.fuzz import find_combinations, fuzz, repeat
+    from ..verify.fuzz_systems import FLEET, TIERS
 
-    chosen = find_combinations(combination, tiers)
+    if tiers and fleet:
+        raise UsageError("--tiers and --fleet are two kinds of engines; give one of them")
+    chosen = find_combinations(combination, TIERS if tiers else FLEET if fleet else "")
     if requests is not None and number is None:
         raise UsageError("--requests are those of one round; give --round too")
     if number is None:

@@ -91,7 +91,7 @@ def _read(engine: Engine) -> dict[str, Any]:
     """The engine's scalars, and those of its parts."""
     e, pool = engine.read(), engine.pool.read()
     return {
-        **{name: value for name, value in e.items() if isinstance(value, int | np.integer | np.bool_)},
+        **{name: int(value) for name, value in e.items() if isinstance(value, int | np.integer | np.bool_)},
         "evicted": pool["evicted"],
         "num_blocks": pool["num_blocks"],
         "inserted": engine.tree.inserted + engine.hashes.registered,

@@ -12,6 +12,7 @@ from ..core.jit import entry
 from ..core.requests import I64, Requests
 from ..core.units import NS_PER_MS
 from ..costs.tables import NUM_RESOURCES, QUERY_SIZE, CostTables, add_prefill, clear, step_ns
+from ..engine.arrival import takers
 from ..engine.build import Shared
 from ..engine.settings import EngineSettings
 from ..pairs.settings import PairRules
@@ -93,6 +94,7 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
         verbs_of(settings),
         decision_ns(settings, requests.prompt_tokens[request]),
         round(settings.refresh_ms * NS_PER_MS),
+        takers(requests, fleet.settings if fleet.pairs is None else [first]),
     )
 
 

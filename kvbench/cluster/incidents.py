@@ -26,7 +26,7 @@ from ..scheduler.spent import AGAIN
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FAILED, FIRST_TERMINAL, NO_SEQ, PREEMPTED, TOKENIZING, WAITING
 from .loop import tell_ends
-from .routing import arrived, decide, left
+from .routing import decide, left
 from .world import NO_INCIDENT, World
 
 KINDS = ("restart", "drain", "add", "slow")
@@ -168,9 +168,6 @@ def _lose(w, k, now, again):
     for seq in range(q.state.size):
         if q.engine[seq] != k or q.state[seq] >= FIRST_TERMINAL:
             continue
-        coming = q.state[seq] == TOKENIZING
-        if coming:
-            arrived(w, seq)
         if q.slot[seq] >= 0:
             slot = q.slot[seq]
             calendar.settle(e.calendar, e.slots.rec, slot)

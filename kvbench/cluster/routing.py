@@ -53,7 +53,7 @@ def decide(w, seq, now):
         for k in range(w.ready.size):
             w.listen(w.engines[k], router, now)
     k = w.route(router, c.seqs, seq, now)
-    if k < 0:
+    if k < 0 or (w.takes.size > 0 and w.takes[k, c.seqs.request[seq]] == 0):  # nobody, or an engine that refuses it
         c.seqs.engine[seq] = NO_ENGINE
         close(c, seq, FAILED, now)
         return

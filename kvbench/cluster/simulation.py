@@ -12,7 +12,7 @@ from ..client.clients import FLUSH, REPORT, announce, make_clients
 from ..core import journal as core_journal
 from ..core.ahead import begin
 from ..core.errors import KvbenchError, UsageError
-from ..core.journal import Counters
+from ..core.journal import STEP_COLUMNS, Counters
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
 from ..costs.tables import CostTables
@@ -182,7 +182,7 @@ class Simulation:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
             status = self._turn(until_ns, max_steps)
             while status == CONTROL:
-                self._act()
+                self.act()
                 status = self._turn(until_ns, max_steps)
         if status == FAULT:
             raise KvbenchError(self.fault())
@@ -203,7 +203,7 @@ class Simulation:
         """The loop, until it has to return."""
         return advance(self.world, until_ns, max_steps)
 
-    def _act(self) -> None:
+    def act(self) -> None:
         """What the loop leaves to Python, mostly on the engine that has its turn."""
         if self.world.incident != NO_INCIDENT:
             self._have_incident()
@@ -370,6 +370,12 @@ class Simulation:
     def _lives(self) -> list[list[Engine]]:
         """Of each engine, the present one last."""
         return [[*(old for old, _ in self._retired if old.number == e.number), e] for e in self.engines]
+
+    def lost_step_tokens(self) -> int:
+        """Tokens of the last step of every engine that was lost, which may have been under way."""
+        columns = [STEP_COLUMNS.index(name) for name in ("prefill_tokens", "decode_seqs")]
+        journals = [old.journal.read() for old, _ in self._retired]
+        return sum(int(j["steps"][j["num_steps"] - 1, columns].sum()) for j in journals if j["num_steps"] > 0)
 
     def first_keys(self) -> I64:
         """(sequences,) the first block of each in its namespace, by a number; NEVER: it fills no block."""

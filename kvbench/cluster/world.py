@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 from numba.typed import List
+from numpy.typing import NDArray
 
 from ..client.clients import Clients
 from ..core.jit import PLAIN, struct
@@ -43,6 +44,7 @@ class World:
     befores, afters, landings, stretches   what it does for what moves: see engine.disciplines.Moving
     operations, links   what moves beside the steps; end_next: see memory.links
     router, route, hear, look, listen   who chooses an engine, and its verbs (routing.router, cluster.routing)
+    takes       (engines or 0, requests) 1 = not too long for that engine; empty: what one takes all take
     route_ns    (sequences or 0,) what the decision on each takes
     predicted   (sequences or 0,) tokens that the router believed cached where it sent it
     refresh_ns  between two reports of load to the router; 0 = none
@@ -73,6 +75,7 @@ class World:
     hear: "HEAR_FUNCTION"
     look: "LOOK_FUNCTION"
     listen: "LOOK_FUNCTION"
+    takes: "u1[:,::1]"
     route_ns: "i8[::1]"
     predicted: "i8[::1]"
     refresh_ns: "i8"
@@ -87,12 +90,13 @@ NO_INCIDENT = -1
 
 @dataclass(frozen=True)
 class Routing:
-    """A router with its verbs. route_ns: (sequences,) what each decision takes. refresh_ns: see World."""
+    """A router with its verbs. route_ns: (sequences,) what each decision takes. refresh_ns, takes: see World."""
 
     router: Router
     verbs: RouterVerbs
     route_ns: I64
     refresh_ns: int = 0
+    takes: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
 
 
 def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing, pairs: Pairs | None = None) -> World:
@@ -123,6 +127,7 @@ def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing, pa
         routing.verbs.hear,
         look_pointer(looks),
         listen_pointer(router.wants_events),
+        routing.takes,
         routing.route_ns,
         np.full(routing.route_ns.size, UNKNOWN, np.int64),
         routing.refresh_ns,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.requests import I64, Requests
 from .forking import beam_blocks
@@ -53,13 +54,21 @@ def arrivals(requests: Requests, settings: EngineSettings) -> Arrivals:
 
 def of_fleet(requests: Requests, settings: Sequence[EngineSettings]) -> Arrivals:
     """The same where there are several engines: refused is what none of them takes, cut short what each cuts short."""
-    each = [arrivals(requests, one) for one in settings]
+    each = [arrivals(requests, one) for one in dict.fromkeys(settings)]
     most = np.max([np.where(one.reason == TAKEN, one.max_tokens, 0) for one in each], axis=0)
     return Arrivals(
         np.min([one.reason for one in each], axis=0),
         np.where(most > 0, most, each[0].max_tokens),
         np.max([one.output for one in each], axis=0),
     )
+
+
+def takers(requests: Requests, settings: Sequence[EngineSettings]) -> NDArray[np.uint8]:
+    """(engines, requests) 1 = the engine takes it; (0, 0) where they all judge alike."""
+    reasons = [arrivals(requests, one).reason for one in dict.fromkeys(settings)]
+    if all(np.array_equal(reasons[0] == TAKEN, other == TAKEN) for other in reasons[1:]):
+        return np.zeros((0, 0), np.uint8)
+    return np.array([arrivals(requests, one).reason == TAKEN for one in settings], np.uint8)
 
 
 def as_asked(requests: Requests, settings: EngineSettings) -> Arrivals:

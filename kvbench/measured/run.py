@@ -119,7 +119,7 @@ class MeasuredRun(Simulation):
         status = self._stepper.plan(until_ns)
         self._host_copies.end()
         if status == CONTROL:
-            self._act()
+            self.act()
         elif status == MUST_WAIT:
             self._land()
             self._stepper.wait()

@@ -18,17 +18,29 @@ from functools import cache
 import numpy as np
 
 from ..cluster.checked import run_checked
-from ..cluster.loop import DONE, SLICE_OVER
+from ..cluster.fleet import Fleet
+from ..cluster.loop import CONTROL, DONE, SLICE_OVER
 from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError, UsageError
 from ..core.journal import CANCELLED
+from ..core.requests import Requests
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine.integrity import check_integrity
 from ..engine.probe import drain_copies
+from ..engine.settings import EngineSettings
 from ..offline.warm import prepared
 from ..scheduler.state_columns import NO_FAULT, OUT_OF_KV
-from .fuzz_systems import TIERS, Combination, combinations, draw_settings, tier_combinations
+from .fuzz_fleets import draw_fleet, with_sessions
+from .fuzz_systems import (
+    FLEET,
+    TIERS,
+    Combination,
+    combinations,
+    draw_settings,
+    fleet_combinations,
+    tier_combinations,
+)
 from .fuzz_workload import Ask, draw_asks, request_table, some_of
 from .sums import missing_sum
 
@@ -93,9 +105,10 @@ def step_costs() -> CostTables:
     return build_tables(line, line, line, grid, grid, Overheads(1000.0, 13.0, 0.0))
 
 
-def find_combinations(name: str, tiers: bool = False) -> list[Combination]:
-    """All, or those whose name begins like this; tiers: of engines with tiers. UsageError when there is none."""
-    all_of_them = tier_combinations() if tiers or name.endswith(TIERS) else combinations()
+def find_combinations(name: str, path: str = "") -> list[Combination]:
+    """All, or those whose name begins like this; path: TIERS or FLEET. UsageError when there is none."""
+    path = path or name.rpartition("/")[2]
+    all_of_them = {TIERS: tier_combinations, FLEET: fleet_combinations}.get(path, combinations)()
     found = [c for c in all_of_them if c.name.startswith(name)]
     if not found:
         raise UsageError(f"no combination {name}; there are {', '.join(c.name for c in all_of_them)}")
@@ -180,13 +193,13 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     asks = _asks(seed, c, number)
     chosen = range(len(asks)) if requests is None else sorted(set(requests))
     table = request_table(some_of(asks, chosen))
-    simulation = Simulation(table, settings, step_costs())
+    simulation = _simulation(seed, c, number, settings, table)
     what, early = "", False
     try:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
             prepared(simulation)
             status, intact = _run(simulation, MOST_TURNS * (len(table) + 10))
-        if simulation.engine.fault == OUT_OF_KV and settings.scheduler.enable_mixed_chunk:
+        if any(e.fault == OUT_OF_KV for e in simulation.engines) and settings.scheduler.enable_mixed_chunk:
             early = True  # the engine would end here as well
         else:
             what = _wrong(simulation, status, intact)
@@ -197,10 +210,21 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     return _outcome(simulation, what, early)
 
 
+def _simulation(seed: int, c: Combination, number: int, settings: EngineSettings, table: Requests) -> Simulation:
+    if c.path != FLEET:
+        return Simulation(table, settings, step_costs())
+    fleet: Fleet = draw_fleet(_generator(seed, c, number, 2), number, settings, step_costs())
+    return Simulation(with_sessions(table), fleet.members[0].settings, step_costs(), fleet)
+
+
 def _run(simulation: Simulation, most_turns: int) -> tuple[int, bool]:
     """To the end, checked after every turn; tables that fork are known to the plain check only."""
     if not simulation.settings.cache.copy_on_write:
-        return run_checked(simulation.world, most_turns)
+        status, intact = run_checked(simulation.world, most_turns)
+        while status == CONTROL and intact:
+            simulation.act()
+            status, intact = run_checked(simulation.world, most_turns)
+        return status, intact
     for _ in range(most_turns):
         if simulation.advance(max_steps=1):
             return DONE, True
@@ -208,18 +232,23 @@ def _run(simulation: Simulation, most_turns: int) -> tuple[int, bool]:
 
 
 def _wrong(simulation: Simulation, status: int, intact: bool) -> str:
-    if simulation.engine.fault != NO_FAULT:
+    if any(e.fault != NO_FAULT for e in simulation.engines):
         return simulation.fault()
     if not intact:
-        check_integrity(simulation.engine)
+        _check_all(simulation)
         return "integrity: the compiled check objects to what the plain one passes"
     if status != DONE:
         return f"no end after {simulation.counters().num_steps} steps"
-    check_integrity(simulation.engine)
+    _check_all(simulation)
     if simulation.settings.tiers.on:
         drain_copies(simulation.engine)
-        check_integrity(simulation.engine)
+        _check_all(simulation)
     return missing_sum(simulation)
+
+
+def _check_all(simulation: Simulation) -> None:
+    for engine in simulation.engines:
+        check_integrity(engine)
 
 
 def _outcome(simulation: Simulation, what: str, early: bool) -> _Outcome:

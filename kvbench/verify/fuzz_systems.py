@@ -15,7 +15,7 @@ from ..scheduler.rules import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, Scheduler
 from ..scheduler.waiting_order import ORDERS, SHORTEST_PREFILL
 from ..tiers.rules import HOST_EVICTION, LOADS, STOP_POLICIES, HostLink, LinkRules, StoreRules, TierRules
 
-STEP, CALENDAR, OVERLAP, FORKS, TIERS = "step", "calendar", "overlap", "forks", "tiers"
+STEP, CALENDAR, OVERLAP, FORKS, TIERS, FLEET = "step", "calendar", "overlap", "forks", "tiers", "fleet"
 
 AXES: dict[str, tuple[Any, ...]] = {
     "scheduler": (PREFILL_FIRST, TOKEN_BUDGET),
@@ -54,6 +54,12 @@ def tier_combinations() -> list[Combination]:
     return [Combination(*values, TIERS) for values in everything]
 
 
+def fleet_combinations() -> list[Combination]:
+    """Engines behind a router, each with a path that is drawn; see fuzz_fleets."""
+    everything = product(AXES["scheduler"], AXES["cache"], AXES["block_tokens"])
+    return [Combination(*values, FLEET) for values in everything]
+
+
 def _exists(c: Combination) -> bool:
     if c.path == FORKS:
         return c.scheduler == TOKEN_BUDGET and c.cache != "radix"
@@ -89,6 +95,8 @@ def draw_settings(rng: Generator, c: Combination, number: int) -> EngineSettings
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(0, len(values)))]
 
+    if c.path == FLEET:
+        return _in_a_fleet(rng, c, number)
     fast, policies = c.path == CALENDAR, [*POLICIES]
     rules = (
         _prefill_first(one_of, fast, c.cache == "radix")
@@ -123,6 +131,14 @@ def draw_settings(rng: Generator, c: Combination, number: int) -> EngineSettings
         seed=int(rng.integers(0, 1 << 31)),
         **({"tiers": _tiers(one_of), "overlap": one_of(False, True)} if c.path == TIERS else {}),
     )
+
+
+def _in_a_fleet(rng: Generator, c: Combination, number: int) -> EngineSettings:
+    """On a path that is drawn. Cold, as fleets are."""
+    paths = [c._replace(path=path) for path in (STEP, CALENDAR, OVERLAP)]
+    there_are = [path for path in paths if _exists(path)]
+    settings = draw_settings(rng, there_are[int(rng.integers(0, len(there_are)))], number)
+    return replace(settings, cache=replace(settings.cache, state="cold"))
 
 
 def _tiers(one_of: Any) -> TierRules:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..client.clients import PLACE_FREE
 from ..cluster.simulation import Simulation
-from ..core.journal import CANCELLED, FINISHED, PARTIAL, REFUSED, STEP_COLUMNS
+from ..core.journal import CANCELLED, FAILED, FINISHED, PARTIAL, REFUSED, STEP_COLUMNS
 from ..engine.observe import fields_of
 from ..kernels.event_heap import KIND
+from ..routing.router import HELD_TOKENS, IN_FLIGHT, PENDING_TOKENS
+from ..scheduler.state import Engine
 from ..scheduler.state_columns import BLOCKS, COMPUTED, KEPT, PHASE
 
 
@@ -23,8 +23,7 @@ def missing_sum(simulation: Simulation) -> str:
 
 
 def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
-    e = fields_of(simulation.engine)
-    pool, tree, slots = (fields_of(e[name]) for name in ("pool", "tree", "slots"))
+    engines = [_Held(engine) for engine in simulation.engines]
     clients = fields_of(simulation.world.clients)
     heap = fields_of(clients["events"])
     rows, counters = simulation.journal(), simulation.counters()
@@ -36,15 +35,9 @@ def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
     if simulation.settings.cache.copy_on_write:  # a sample that finds a sibling running forks, and brings no prompt
         once = int(simulation.requests.prompt_tokens[np.unique(rows.request_index[scheduled])].sum())
         admitted = min(max(counters.admitted_prompt_tokens, once), admitted)
-    kept = _kept(slots)
-    held = sorted({int(b) for slot in kept for b in slots["table"][slot, : slots["rec"][slot, BLOCKS]]})
     return [
-        ("blocks that are free or cached", pool["num_free"] + tree["evictable"], pool["num_blocks"] - len(held)),
-        ("blocks that are locked", tree["protected"], 0),
-        ("blocks in tables", e["table_blocks"], int(slots["rec"][kept, BLOCKS].sum())),
-        ("tokens in tables", e["context"], int(slots["rec"][kept, COMPUTED].sum())),
-        ("slots with memory", slots["holders"], len(kept)),
-        ("sequences that wait", e["num_waiting"], 0),
+        *(row for engine in engines for row in engine.sums()),
+        *(_of_router(simulation) if simulation.fleet.router else ()),
         ("sequences that are not over", int((rows.status == PARTIAL).sum()), 0),
         # a client that gets its last token after detokenising is told by an event that nobody waits for any more
         ("sequences in flight", clients["in_flight"], int((heap["rows"][: heap["size"], KIND] == PLACE_FREE).sum())),
@@ -67,9 +60,43 @@ def _sums(simulation: Simulation) -> list[tuple[str, int, int]]:
     ]
 
 
-def _kept(slots: dict[str, Any]) -> list[int]:
-    """Copy on write: slots whose table waits for turns that were cancelled before they came."""
-    return [int(slot) for slot in np.flatnonzero(slots["rec"][:, PHASE] == KEPT)]
+class _Held:
+    """What an engine still holds when all is over: with copy on write tables that wait for turns which never came."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._e = fields_of(engine)
+        self._pool, self._tree, self._slots = (fields_of(self._e[name]) for name in ("pool", "tree", "slots"))
+        self._kept = [int(slot) for slot in np.flatnonzero(self._slots["rec"][:, PHASE] == KEPT)]
+
+    def sums(self) -> list[tuple[str, int, int]]:
+        e, pool, rec, kept = self._e, self._pool, self._slots["rec"], self._kept
+        held = {int(b) for slot in kept for b in self._slots["table"][slot, : rec[slot, BLOCKS]]}
+        return [
+            (
+                "blocks that are free or cached",
+                pool["num_free"] + self._tree["evictable"],
+                pool["num_blocks"] - len(held),
+            ),
+            ("blocks that are locked", self._tree["protected"], 0),
+            ("blocks in tables", e["table_blocks"], int(rec[kept, BLOCKS].sum())),
+            ("tokens in tables", e["context"], int(rec[kept, COMPUTED].sum())),
+            ("slots with memory", self._slots["holders"], len(kept)),
+            ("sequences that wait", e["num_waiting"], 0),
+            ("sequences on their way", e["coming"], 0),
+            ("tokens on their way", e["coming_tokens"], 0),
+        ]
+
+
+def _of_router(simulation: Simulation) -> list[tuple[str, int, int]]:
+    """A router whose requests are all over believes nothing under way, and nobody holds blocks for them."""
+    router = fields_of(simulation.world.router)
+    under_way = router["load"][:, [IN_FLIGHT, PENDING_TOKENS, HELD_TOKENS]]
+    return [
+        ("loads that the router counts", int(np.abs(under_way).sum()), 0),
+        ("blocks that live requests hold, as the router counts", int(fields_of(router["live"])["held"].sum()), 0),
+        ("blocks of their outputs", int(np.abs(router["output_blocks"]).sum()), 0),
+        ("sequences that ended", int(simulation.world.clients.num_done), simulation.journal().status.size),
+    ]
 
 
 def _impossible_row(simulation: Simulation) -> str:
@@ -87,7 +114,8 @@ def _impossible_row(simulation: Simulation) -> str:
         "was refused and has run": (rows.status == REFUSED) & (rows.scheduled_ns >= 0),
         "has its first token before it was scheduled": (rows.first_token_ns >= 0)
         & (rows.first_token_ns < rows.scheduled_ns),
-        "ends before its first token": (rows.status != CANCELLED) & (rows.first_token_ns > rows.finish_ns),
+        "ends before its first token": ~np.isin(rows.status, (CANCELLED, FAILED))
+        & (rows.first_token_ns > rows.finish_ns),
     }
     for what, rows_that in bad.items():
         if rows_that.any():
@@ -99,17 +127,22 @@ def _uncomputed(simulation: Simulation) -> str:
     """Tokens that were computed against prompts, outputs and what was computed again, less the hits.
 
     Equal when nobody was preempted and all finished. Else less may have been computed: who comes back may hit what
-    others have computed meanwhile, and who is cancelled leaves tokens out. More never: a hit that is no hit, or is
+    others have computed meanwhile, and who is cancelled leaves tokens out. The step in the middle of which an engine
+    restarts has computed what nobody gets. More never: a hit that is no hit, or is
     counted twice, shows here.
     """
     rows, counters = simulation.journal(), simulation.counters()
     prompt = simulation.requests.prompt_tokens[rows.request_index]
     ran, finished = rows.scheduled_ns >= 0, rows.status == FINISHED
     need = int((prompt + rows.output_tokens - finished - rows.cached_tokens)[ran].sum()) + counters.recomputed_tokens
+    lost = simulation.lost_step_tokens()
+    need += lost
     done = counters.prefill_tokens + counters.decode_tokens
     if simulation.settings.overlap:  # a step too many for each end, and for each token that a preemption dropped
         return "" if done <= need + ran.sum() + counters.preemptions else f"{done} tokens were computed, {need} needed"
-    exact = counters.preemptions == 0 and not simulation.settings.cache.copy_on_write and finished[ran].all()
+    exact = (
+        counters.preemptions == 0 and lost == 0 and not simulation.settings.cache.copy_on_write and finished[ran].all()
+    )
     if done > need or (exact and done < need):
         return f"{done} tokens were computed; prompts, outputs and recomputation, less the hits, are {need}"
     return ""

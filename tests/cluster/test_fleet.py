@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from kvbench.cluster.fleet import Fleet, Member
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
-from kvbench.core.journal import NEVER
+from kvbench.core.journal import FAILED, FINISHED, NEVER
 from kvbench.routing.settings import POLICIES, RouterSettings
 
 from ..engine.compare import small_tables
+from ..engine.test_clients import plain
 from ..engine.test_runs import EACH, SGLANG, VLLM, mixed_asks
 from ..engine.workloads import Ask, request_table, workloads
 
@@ -131,3 +132,15 @@ def test_what_a_fleet_cannot_be():
     warm = replace(VLLM, cache=replace(VLLM.cache, state="warm"))
     with pytest.raises(UsageError, match=r"cache\.state of a fleet is cold"):
         Fleet(members(warm, warm), RouterSettings()).check()
+
+
+@EACH
+def test_an_engine_refuses_what_is_too_long_for_it(system):
+    """One of two engines can hold the prompts: what the router sends to the other one fails, and nothing hangs."""
+    bt = system.block_tokens
+    small = replace(system, cache=replace(system.cache, num_blocks=system.cache.num_blocks // 4))
+    prompt = system.cache.num_blocks // 2 * bt
+    asks = [plain(i, 5_000 * i, prompt=prompt, output=5) for i in range(6)]
+    journal = fleet_run(asks, Fleet(members(system, small), RouterSettings("round-robin"))).journal()
+    assert journal.status.tolist() == [FINISHED, FAILED] * 3
+    assert (journal.finish_ns[1::2] == journal.arrival_ns[1::2]).all()
