@@ -74,6 +74,19 @@ def test_a_room_imports_only_rooms_below_it(room):
     assert wrong == []
 
 
+def test_no_module_imports_itself_by_way_of_others():
+    """Inside a room too, imports inside functions included; the package's own __init__ is no module of a room."""
+    paths = {".".join(["kvbench", *p.relative_to(PACKAGE).with_suffix("").parts]): p for p in PACKAGE.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): path for name, path in paths.items() if name != "kvbench.__init__"}
+    below = {
+        name: imported_modules(path, name if path.name == "__init__.py" else name.rpartition(".")[0]) & set(modules)
+        for name, path in modules.items()
+    }
+    while leaves := {name for name, others in below.items() if not (others - {name}) & set(below)}:
+        below = {name: others for name, others in below.items() if name not in leaves}
+    assert sorted(below) == []
+
+
 def test_no_product_code_imports_the_tests():
     for path in PACKAGE.rglob("*.py"):
         assert not any(m.split(".")[0] == "tests" for m in imported_modules(path, "kvbench")), path

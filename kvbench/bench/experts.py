@@ -19,7 +19,7 @@ from ..experts.popularity import Routing
 from ..report.experts import ExpertReport, LayerBalance, MoveRow, RankRow, StepRow, StreamRow
 from ..scheduler.rules import TOKEN_BUDGET
 from ..workload.keys import FROM_SEED
-from .fleet import fleet_of
+from .fleet_engines import fleet_of
 from .step_times import exchange_of_system, streams_of
 from .system import System
 

@@ -1,24 +1,16 @@
-"""The fleet of a configuration: each group's engines as systems of their own, and the router in front of them."""
+"""The fleet of a configuration: what its keys say, checked, and the configuration of each group."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from ..core.config import Config, nest
 from ..core.errors import UsageError
-from ..routing.settings import RouterSettings, check_router
+from ..routing.settings import RouterSettings
 from .keys import key_tree
-from .pairs import devices_of_sides, is_paired, pair_fleet, with_pairs
-
-if TYPE_CHECKING:
-    from ..cluster.fleet import Fleet
-    from ..cluster.simulation import Simulation
-    from ..core.journal import Journal
-    from ..core.requests import Requests
-    from ..report.record import RunRecord
-    from .system import System
+from .pairs import devices_of_sides, is_paired
 
 GROUP_KEYS = ("device", "step_times", "tp", "dtype", "kv_dtype", "overlap")
 GROUP_TABLES = ("cache.", "scheduler.", "costs.", "graph.", "kv.")
@@ -79,7 +71,7 @@ def devices_of(config: Config) -> int:
 def check_fleet(config: Config) -> None:
     """UsageError: what a fleet cannot be part of."""
     if not is_fleet(config):
-        idle = next((name for name in _set_by_hand(config) if name != "policy"), None)
+        idle = next((name for name in set_by_hand(config) if name != "policy"), None)
         if idle is not None:
             raise UsageError(
                 f"{config.where[f'router.{idle}']}: router.{idle} has no effect on one engine; set fleet.replicas"
@@ -93,7 +85,7 @@ def check_fleet(config: Config) -> None:
         raise UsageError("beams run on one engine; set fleet.replicas = 1")
 
 
-def _set_by_hand(config: Config) -> list[str]:
+def set_by_hand(config: Config) -> list[str]:
     """Fields of the router that are not what they are by default."""
     return [name for name, value in vars(RouterSettings()).items() if config[f"router.{name}"] != value]
 
@@ -103,16 +95,15 @@ def without_fleet(config: Config) -> Config:
     return config.replaced({"fleet.replicas": 1, "fleet.group": [], "fleet.event": []}, "by fleet")
 
 
-def closed_groups(config: Config, closed: Config) -> list[dict[str, Any]]:
+def closed_groups(config: Config, closed: Config, close: Callable[[Config], Config]) -> list[dict[str, Any]]:
     """The tables of [[fleet.group]] with nothing left open, as run.json holds them.
 
     config, closed   of the whole, as asked for and with every open key closed
+    close            closes those of one engine
     """
-    from .system import build_system
-
     tables = []
     for group in groups_of(config) if config["fleet.group"] else ():
-        own = build_system(without_fleet(group.config)).config
+        own = close(without_fleet(group.config))
         names = [n for n in own.values if n in GROUP_KEYS or n.startswith(GROUP_TABLES)]
         table = nest({name: own[name] for name in names if own[name] != closed[name]})
         tables.append({"name": group.name, "replicas": group.replicas, **table})
@@ -124,51 +115,3 @@ def without_ignorance(config: Config) -> Config:
     kept = ("decide_us", "hash_us_per_token", "seed")
     values = {f"router.{name}": value for name, value in vars(RouterSettings()).items() if name not in kept}
     return config.replaced({**values, "router.policy": "oracle"}, "--regret")
-
-
-def with_fleet(record: RunRecord, simulation: Simulation, journal: Journal) -> RunRecord:
-    """The record with what only a fleet shows."""
-    fleet = simulation.fleet
-    if fleet.pairs is not None:
-        return with_pairs(record, simulation, journal)
-    if fleet.router is None:
-        return record
-    from ..metrics.fleet import fleet_figures
-    from ..report.fleet_table import fleet_scalars, fleet_section
-
-    figures = fleet_figures(
-        journal,
-        simulation.requests,
-        simulation.counters_by_engine(),
-        [member.group for member in fleet.members],
-        simulation.first_keys(),
-    )
-    summary = replace(record.summary, scalars=record.summary.scalars | fleet_scalars(figures))
-    return replace(record, summary=summary, sections=(*record.sections, fleet_section(figures, fleet.router.policy)))
-
-
-def fleet_of(system: System, requests: Requests) -> Fleet | None:
-    """The engines and their router, or None where there is one engine and no router."""
-    config = system.asked
-    if (paired := pair_fleet(system)) is not None:
-        return paired
-    if not is_fleet(config):
-        return None
-    from ..cluster.fleet import Fleet, Member
-    from ..cluster.incidents import read_incidents
-    from ..core.requests import NONE
-    from .step_times import step_costs
-    from .system import build_system
-
-    router = RouterSettings(**config.section("router"))
-    own = {name: config.where[f"router.{name}"] for name in _set_by_hand(config)}
-    check_router(router, own, bool((requests.session_id != NONE).any()), config["block_tokens"])
-    if router.seed < 0:
-        router = replace(router, seed=config["seed"])
-    members = []
-    for group in groups_of(config):
-        engine = build_system(without_fleet(group.config), system.settings.record_steps)
-        member = Member(engine.settings, step_costs(engine).tables, group.name)
-        members += [member] * group.replicas
-    incidents = read_incidents(config["fleet.event"], len(members))
-    return Fleet(tuple(members), router, incidents=incidents, sends_again=config["fleet.on_loss"] == "retry")

@@ -11,7 +11,7 @@ from ..offline.replay import replay_cache
 from ..offline.shared import Offline
 from ..workload.build import build_workload
 from .configure import Configured
-from .fleet import fleet_of
+from .fleet_engines import fleet_of
 from .step_times import step_costs
 from .system import build_system
 

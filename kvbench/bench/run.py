@@ -31,7 +31,7 @@ from ..workload.build import Workload, build_workload
 from ..workload.trace import TraceInfo
 from .configure import Configured
 from .cost_notes import kv_notes, sync_notes
-from .fleet import fleet_of, with_fleet
+from .fleet_engines import fleet_of, with_fleet
 from .machine import cpu_name, git_commit, machine, versions
 from .measured import cpu_memory_lines, details, measured_lines, measured_notes, measured_run
 from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outside_notes, target_notes

@@ -14,13 +14,14 @@ from ..core.errors import UsageError
 from ..core.units import NS_PER_US
 from ..costs.classes import fitted
 from ..costs.deployment import Deployment
-from ..costs.devices import Device, find_device
+from ..costs.devices import Device
 from ..costs.graph_keys import GraphSettings
 from ..costs.graphs import Graphs, captured_graphs, chosen_graphs, graph_bytes
 from ..costs.keys import CostSettings
 from ..costs.kv_format import KvFormat, check_format
 from ..costs.memory import EngineLimits, MemoryBudget, memory_budget
-from ..costs.models import Model, find_model
+from ..costs.models import Model
+from ..costs.named import find_device, find_model
 from ..engine.settings import EngineSettings, check_rules
 from ..scheduler.presets import automatic
 from ..scheduler.rules import PREFILL_FIRST, TOKEN_BUDGET, BeamRules, CacheRules, SchedulerRules
@@ -109,7 +110,9 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)
     if config["fleet.group"]:
-        config = config.replaced({"fleet.group": closed_groups(asked, config)}, config.where["fleet.group"])
+        config = config.replaced(
+            {"fleet.group": closed_groups(asked, config, lambda c: build_system(c).config)}, config.where["fleet.group"]
+        )
     return System(config, asked, deployment, budget, costs, settings)
 
 

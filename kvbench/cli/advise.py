@@ -11,8 +11,8 @@ import click
 
 from ..core.errors import EXIT_OK, UsageError
 from .options import RunCommand, as_typed, check_target, configuration_options, configured, force_option, promises
+from .output import quiet_compiler, say
 from .progress import ProgressBar
-from .run import quiet_compiler, say
 
 if TYPE_CHECKING:
     from ..report.advice import Advice

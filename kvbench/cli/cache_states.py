@@ -9,8 +9,8 @@ import click
 
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from .options import configured
+from .output import STDOUT, quiet_compiler, say, write_files
 from .progress import ProgressBar
-from .run import STDOUT, quiet_compiler, say, write_files
 
 STATES = ("cold", "warm")
 

@@ -9,7 +9,7 @@ import click
 
 from ..core.errors import EXIT_OK, UsageError
 from .options import devices_completed, keys_completed, models_completed, presets_completed
-from .run import quiet_compiler, say
+from .output import quiet_compiler, say
 
 if TYPE_CHECKING:
     from ..bench.system import System

@@ -9,7 +9,7 @@ import click
 
 from ..core.errors import EXIT_OK, UsageError
 from .options import RunCommand, check_target, configuration_options, configured, promises
-from .run import quiet_compiler, say
+from .output import quiet_compiler, say
 
 if TYPE_CHECKING:
     from ..report.capacity import CapacityReport

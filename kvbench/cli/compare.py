@@ -10,8 +10,8 @@ import click
 
 from ..core.errors import EXIT_OK, KvbenchError, UsageError
 from .options import RunCommand, check_target, configuration_options, configured, force_option
+from .output import quiet_compiler, say
 from .progress import ProgressBar
-from .run import quiet_compiler, say
 
 if TYPE_CHECKING:
     from ..bench.run import Result

@@ -100,8 +100,7 @@ def _show(rows: list[tuple[str, str]], as_json: bool) -> None:
 def _of_profile(parameters: dict[str, Any]) -> StepTimes:
     from dataclasses import replace
 
-    from ..costs.devices import find_device
-    from ..costs.models import find_model
+    from ..costs.named import find_device, find_model
     from ..costs.profile import find_profile, profile_step_times
 
     model = find_model(parameters["model"]) if parameters["model"] else None

@@ -6,8 +6,8 @@ import click
 
 from ..core.errors import EXIT_OK, UsageError
 from .options import devices_completed, keys_completed, models_completed
+from .output import quiet_compiler
 from .progress import ProgressBar
-from .run import quiet_compiler
 
 
 @click.command()

@@ -10,8 +10,8 @@ import click
 
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK
 from .options import configured
+from .output import STDOUT, changes_of, quiet_compiler, say, write_files
 from .progress import ProgressBar
-from .run import STDOUT, changes_of, quiet_compiler, say, write_files
 
 if TYPE_CHECKING:
     from ..bench.run import Result

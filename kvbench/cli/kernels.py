@@ -102,7 +102,7 @@ def _show(document: dict[str, Any], text: str, parameters: dict[str, Any]) -> No
 
 
 def _warn(warnings: Any, parameters: dict[str, Any]) -> None:
-    from .run import say
+    from .output import say
 
     for warning in () if parameters["quiet"] else warnings:
         say(f"warning: {warning}")

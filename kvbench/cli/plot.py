@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..core.errors import EXIT_OK, UsageError
-from .run import say
+from .output import say
 
 WHAT = (
     *("ratios", "cdf", "spectrum", "curve", "misses", "phases", "timeline", "occupancy", "hits", "batch"),

@@ -9,8 +9,8 @@ import click
 
 from ..core.errors import EXIT_OK
 from .options import keys_completed
+from .output import quiet_compiler, say
 from .progress import ProgressBar
-from .run import quiet_compiler, say
 
 
 @click.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..core.errors import EXIT_OK, UsageError
-from .run import STDOUT, say
+from .output import STDOUT, say
 
 
 @click.command()

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from ..core.printable import printable
 from .options import RunCommand, check_target, configuration_options, configured, force_option
+from .output import STDOUT, changes_of, quiet_compiler, say, write_files
 from .progress import ProgressBar
 
 if TYPE_CHECKING:
     from ..bench.configure import Configured
     from ..bench.run import Result
-
-STDOUT = "-"
 
 DETAILS = ("intervals", "attribution", "steady", "regret")
 """Options that add a table, or a part of the JSON."""
@@ -111,23 +109,6 @@ def _check_timeline(parameters: dict[str, Any]) -> None:
     check_file("--timeline", Path(parameters["timeline"]))
 
 
-def changes_of(parameters: dict[str, Any]) -> list[tuple[str, str]]:
-    """Options of this command that are keys, as changes of the configuration."""
-    changes = cache_state(parameters)
-    if parameters["answers"] is not None:
-        option = "--answers" if parameters["answers"] else "--no-answers"
-        changes.append((option, f"offline.answers={str(parameters['answers']).lower()}"))
-    if parameters["warm_up"] is not None:
-        changes.append(("--warm-up", f"offline.warm_up={parameters['warm_up']}"))
-    return changes
-
-
-def cache_state(parameters: dict[str, Any]) -> list[tuple[str, str]]:
-    """--cache-state as a change of the configuration."""
-    state = parameters["cache_state"]
-    return [] if state is None else [("--cache-state", f"cache.state={state}")]
-
-
 def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
     from ..report.files import result_folder
 
@@ -211,14 +192,6 @@ def _write(folder: Path, result: Result, parameters: dict[str, Any]) -> str:
     return f"wrote {', '.join(names)} to {folder}"
 
 
-def write_files(folder: Path, result: Result, parameters: dict[str, Any]) -> list[str]:
-    """The files of one run, as --steps and --format ask for them."""
-    from ..report.result_files import write_result
-
-    steps, table_format = parameters["steps"], parameters["table_format"]
-    return write_result(folder, result.record, result.document, result.journal, result.requests, steps, table_format)
-
-
 def _write_timeline(path: Path, result: Result, quiet: bool) -> None:
     from ..report.files import write_whole
     from ..report.timeline import sampling, timeline_json
@@ -252,13 +225,3 @@ def _replay(configuration: Configured, parameters: dict[str, Any]) -> int:
     found = replay(configuration)
     click.echo(to_text(replay_document(found)) if parameters["as_json"] else replay_table(found), nl=False)
     return EXIT_OK
-
-
-def quiet_compiler(quiet: bool) -> None:
-    from ..core.compile_watch import compile_watch
-
-    compile_watch.quiet = quiet
-
-
-def say(text: str) -> None:
-    click.echo(f"kvbench: {printable(text)}", err=True)

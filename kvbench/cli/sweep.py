@@ -11,8 +11,8 @@ import click
 
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from .options import RunCommand, check_target, configuration_options, configured, force_option, keys_completed
+from .output import say
 from .progress import ProgressBar
-from .run import say
 
 if TYPE_CHECKING:
     from ..report.sweep import Sweep

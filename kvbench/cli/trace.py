@@ -11,7 +11,7 @@ import click
 
 from ..core.errors import EXIT_OK, UsageError
 from ..core.printable import printable
-from .run import quiet_compiler, say
+from .output import quiet_compiler, say
 
 if TYPE_CHECKING:
     from ..workload.build import Workload

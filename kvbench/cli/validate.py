@@ -8,8 +8,8 @@ import click
 
 from ..core.errors import EXIT_OK
 from .options import clients_completed, force_option, keys_completed
+from .output import quiet_compiler, say
 from .progress import ProgressBar
-from .run import quiet_compiler, say
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
+from .output import say
 from .progress import ProgressBar
-from .run import say
 
 
 @click.group(invoke_without_command=True)

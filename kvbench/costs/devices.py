@@ -8,9 +8,7 @@ of them), low (papers and vendor slides only).
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..core.errors import UsageError
 
@@ -104,22 +102,6 @@ _ROWS = (
 )  # fmt: skip
 
 DEVICES: dict[str, Device] = {device.name: device for device in _ROWS}
-
-
-def find_device(name: str) -> Device:
-    """The device of this name, or of a file of step times or corrections. UsageError that names the nearest."""
-    if name.endswith(".npz"):
-        from .step_times import load_step_times  # here: it needs NumPy
-
-        return load_step_times(Path(name)).origin.device
-    if name.endswith(".toml"):
-        from .corrections import read_corrections
-
-        return find_device(read_corrections(Path(name))["base"])
-    if name in DEVICES:
-        return DEVICES[name]
-    nearest = difflib.get_close_matches(name.lower(), DEVICES, n=1, cutoff=0.0)[0]
-    raise UsageError(f"unknown device {name!r}; the nearest is {nearest!r} (`kvbench list` shows all)")
 
 
 def find_hardware(name: str) -> Device:

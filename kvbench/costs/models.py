@@ -7,7 +7,6 @@ up to the published parameter count.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 
@@ -106,21 +105,6 @@ class Matmul:
     def weights(self) -> int:
         """Weights of all layers on this rank."""
         return self.inputs * self.outputs * self.experts * self.layers
-
-
-def find_model(name: str) -> Model:
-    """A built-in model, or a Hugging Face config.json where the name has a `/` or ends in `.json`."""
-    if "/" in name or name.endswith(".json"):
-        from .config_json import read_config_json
-
-        return read_config_json(name)
-    if name in MODELS:
-        return MODELS[name]
-    nearest = difflib.get_close_matches(name.lower(), MODELS, n=1, cutoff=0.0)[0]
-    raise UsageError(
-        f"unknown model {name!r}; the nearest is {nearest!r} (`kvbench list` shows all; "
-        "a path to a config.json works too)"
-    )
 
 
 _HUB_WORDS = re.compile(r"^meta-|-(instruct|thinking|base|chat|hf|fp8|v\d+\.\d+|\d{4})\b")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..core.errors import KvbenchError
 from ..report.fidelity import Case, Scores
+from .find_truth import find_truth
 from .predict import USUAL_CLIENT, Changes, predict_deployment, predict_run
 from .step_tables import halves
-from .truth import Deployment, ServerRun, find_truth
+from .truth import Deployment, ServerRun
 
 STATIC_ESTIMATES = {
     "4dbb50b0cbb6abe264c11e8148c6457c99029509272f6eb39f4236c109177b41": (

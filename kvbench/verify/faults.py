@@ -17,7 +17,7 @@ import numpy as np
 
 from ..bench.configure import Configured, configure
 from ..bench.experts import expert_report, rank_simulation
-from ..bench.fleet import fleet_of
+from ..bench.fleet_engines import fleet_of
 from ..bench.run import run
 from ..bench.scenarios import scenario_folder
 from ..bench.step_times import step_costs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvbench.bench.configure import configure
-from kvbench.bench.fleet import fleet_of
+from kvbench.bench.fleet_engines import fleet_of
 from kvbench.bench.run import run
 from kvbench.bench.system import build_system
 from kvbench.core.errors import UsageError

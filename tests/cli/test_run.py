@@ -10,8 +10,7 @@ import pytest
 
 from kvbench.cli import call
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import find_device
-from kvbench.costs.models import find_model
+from kvbench.costs.named import find_device, find_model
 from kvbench.costs.roofline import roofline
 
 SMALL = ["--num-prompts", "20", "--request-rate", "10"]

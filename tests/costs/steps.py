@@ -5,8 +5,7 @@ import numpy as np
 from kvbench.core.jit import entry
 from kvbench.costs import tables as t
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import find_device
-from kvbench.costs.models import find_model
+from kvbench.costs.named import find_device, find_model
 
 
 def deployment(device="h100", model="llama-3.1-8b", **rest):

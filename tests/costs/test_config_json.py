@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from kvbench.core.errors import UsageError
-from kvbench.costs.models import active_parameters, find_model, kv_bytes_per_token, total_parameters
+from kvbench.costs.models import active_parameters, kv_bytes_per_token, total_parameters
+from kvbench.costs.named import find_model
 
 LLAMA = {
     "model_type": "llama",

@@ -1,7 +1,8 @@
 import pytest
 
 from kvbench.core.errors import UsageError
-from kvbench.costs.devices import DEVICES, find_device
+from kvbench.costs.devices import DEVICES
+from kvbench.costs.named import find_device
 
 NAMES = ["a100", "h100", "h100-pcie", "h200", "h20", "b200", "gb200", "l40s", "rtx-4090", "rtx-pro-6000"]
 NAMES += ["mi300x", "ascend-910b", "ascend-910c"]

@@ -11,7 +11,6 @@ from kvbench.bench.cost_notes import regime
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import find_device
 from kvbench.costs.keys import CostSettings
 from kvbench.costs.kv_format import (
     PLAIN,
@@ -24,7 +23,7 @@ from kvbench.costs.kv_format import (
 )
 from kvbench.costs.kv_times import break_even_tokens
 from kvbench.costs.memory import memory_budget
-from kvbench.costs.models import find_model
+from kvbench.costs.named import find_device, find_model
 from kvbench.costs.pricing import price_steps
 from kvbench.costs.sources import find_step_times
 from kvbench.costs.step_times import Wanted

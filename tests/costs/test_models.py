@@ -2,16 +2,8 @@ import pytest
 
 from kvbench.core.errors import UsageError
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import find_device
-from kvbench.costs.models import (
-    MODELS,
-    active_parameters,
-    divides,
-    find_model,
-    kv_bytes_per_token,
-    total_parameters,
-    weight_bytes,
-)
+from kvbench.costs.models import MODELS, active_parameters, divides, kv_bytes_per_token, total_parameters, weight_bytes
+from kvbench.costs.named import find_device, find_model
 
 # Parameter counts that the checkpoints' metadata state.
 EXACT = {

@@ -8,10 +8,11 @@ import pytest
 from kvbench.core.errors import UsageError
 from kvbench.costs import tables as t
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import DEVICES, find_device, find_hardware
+from kvbench.costs.devices import DEVICES, find_hardware
 from kvbench.costs.graphs import captured_graphs
 from kvbench.costs.keys import DEFAULTS, CostSettings
-from kvbench.costs.models import MODELS, find_hub_model, find_model
+from kvbench.costs.models import MODELS, find_hub_model
+from kvbench.costs.named import find_device, find_model
 from kvbench.costs.roofline import roofline_times
 from kvbench.costs.sources import find_step_times, host_times
 from kvbench.costs.step_times import Wanted, check_fits, costs_of, load_step_times, save_step_times, shape_of

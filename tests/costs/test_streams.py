@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from kvbench.costs.classes import fitted
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import find_device
 from kvbench.costs.keys import DEFAULTS
-from kvbench.costs.models import find_model
+from kvbench.costs.named import find_device, find_model
 from kvbench.costs.roofline import make_rank, roofline_times
 from kvbench.costs.stream_keys import StreamSettings
 from kvbench.costs.streams import NEITHER, Demand, Streams, at_once, demand_of, streamed

@@ -14,8 +14,7 @@ from kvbench.cluster.simulation import Simulation
 from kvbench.core.jit import PLAIN
 from kvbench.core.requests import Requests
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import find_device
-from kvbench.costs.models import find_model
+from kvbench.costs.named import find_device, find_model
 from kvbench.costs.roofline import roofline
 from kvbench.costs.tables import CostTables
 from kvbench.engine.settings import EngineSettings

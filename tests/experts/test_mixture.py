@@ -10,10 +10,9 @@ import pytest
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.costs.classes import fitted
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import find_device
 from kvbench.costs.exchange import LOW_LATENCY, Network, exchange_of
 from kvbench.costs.keys import DEFAULTS
-from kvbench.costs.models import find_model
+from kvbench.costs.named import find_device, find_model
 from kvbench.experts.keys import EplbSettings, LoadSettings
 from kvbench.experts.layout import Layout, replica_counts
 from kvbench.experts.mixture import Mixture, Ranks

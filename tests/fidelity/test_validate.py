@@ -11,9 +11,9 @@ import pytest
 
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
+from kvbench.fidelity.find_truth import find_truth
 from kvbench.fidelity.names import known_device, known_model, known_preset
 from kvbench.fidelity.server_runs import arrivals_s, measured_figures, read_server_run, read_times
-from kvbench.fidelity.truth import find_truth
 from kvbench.fidelity.validate import validate
 from kvbench.report.fidelity import Case, Figure, spread
 

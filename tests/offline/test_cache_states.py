@@ -10,8 +10,7 @@ import pytest
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.requests import Requests
 from kvbench.costs.deployment import Deployment
-from kvbench.costs.devices import find_device
-from kvbench.costs.models import find_model
+from kvbench.costs.named import find_device, find_model
 from kvbench.costs.roofline import roofline
 from kvbench.engine.settings import EngineSettings
 from kvbench.offline.warm import prepared, shared_prefix_tokens
