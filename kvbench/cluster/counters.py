@@ -39,35 +39,14 @@ def counters_of(lives: Sequence[Sequence[Engine]], settings: EngineSettings, now
     return Counters(
         end_ns=max(now_ns, *(p["now"] for p in parts)),
         num_engines=len(engines),
-        num_steps=total("num_steps"),
-        decode_steps=total("decode_steps"),
-        prefill_steps=total("prefill_steps"),
-        outside_steps=total("outside_steps"),
-        prefill_tokens=total("sum_prefill_tokens"),
-        decode_tokens=total("sum_decode_tokens"),
-        matched_tokens=total("matched_tokens"),
-        admitted_prompt_tokens=total("admitted_tokens"),
-        recomputed_tokens=total("recomputed_tokens"),
-        preemptions=total("preemptions"),
-        evicted_blocks=total("evicted"),
-        inserted_blocks=total("inserted"),
-        used_blocks_peak=total("used_peak"),
+        **{name: total(name) for name in _SUMMED},
         used_blocks_mean=mean("used_us"),
         tail_waste_tokens_mean=mean("waste_us"),
         tail_waste_share=total("waste_us") / max(total("used_us") * bt, 1),
         metadata_bytes=sum(metadata_bytes(e) for e in engines),
-        num_blocks=total("num_blocks"),
         path="calendar" if first["is_calendar"] else "step",
-        busy_ns=total("busy_ns"),
-        host_ns=total("host_ns"),
-        exposed_host_ns=total("exposed_ns"),
-        device_ns=total("device_ns"),
-        backup_blocks=total("backup_blocks"),
-        backup_ns=total("backup_ns"),
-        unwritten_hits=total("unwritten_hits"),
         saved_blocks_mean=mean("saved"),
         saved_blocks_share=total("saved") / max(total("table_us"), 1),
-        copied_blocks=total("copied_blocks"),
         copied_bytes=total("copied_blocks") * settings.cache.block_bytes,
         kv_tokens_mean=mean("tokens"),
         kv_reserved_mean=mean("reserved"),
@@ -84,7 +63,15 @@ def _together(lives: list[dict[str, Any]]) -> dict[str, Any]:
     return joined | {name: max(life[name] for life in lives) for name in _AT_ONE_TIME}
 
 
-_AT_ONE_TIME = ("now", "num_blocks", "used_peak", "is_calendar")
+_AT_ONE_TIME = ("now", "num_blocks", "used_blocks_peak", "is_calendar")
+
+_SUMMED = (
+    "num_steps", "decode_steps", "prefill_steps", "outside_steps", "prefill_tokens", "decode_tokens", "matched_tokens",
+    "admitted_prompt_tokens", "recomputed_tokens", "preemptions", "evicted_blocks", "inserted_blocks",
+    "used_blocks_peak", "num_blocks", "busy_ns", "host_ns", "exposed_host_ns", "device_ns", "backup_blocks",
+    "backup_ns", "unwritten_hits", "copied_blocks",
+)  # fmt: skip
+"""Fields of Counters that are sums of what `_read` gives under the same name."""
 
 
 def _read(engine: Engine) -> dict[str, Any]:
@@ -92,9 +79,12 @@ def _read(engine: Engine) -> dict[str, Any]:
     e, pool = engine.read(), engine.pool.read()
     return {
         **{name: int(value) for name, value in e.items() if isinstance(value, int | np.integer | np.bool_)},
-        "evicted": pool["evicted"],
+        "prefill_tokens": e["sum_prefill_tokens"],
+        "decode_tokens": e["sum_decode_tokens"],
+        "used_blocks_peak": e["used_peak"],
+        "evicted_blocks": pool["evicted"],
         "num_blocks": pool["num_blocks"],
-        "inserted": engine.tree.inserted + engine.hashes.registered,
+        "inserted_blocks": engine.tree.inserted + engine.hashes.registered,
         "is_calendar": engine.calendar.active,
         **_copies(engine),
         "unwritten_hits": engine.shadow.unwritten_hits,

@@ -61,7 +61,6 @@ QUERY_SIZE = 14
 # The result: an int64 array of NUM_RESOURCES entries; its sum is the step.
 LINEAR, PREFILL_ATTENTION, DECODE_ATTENTION, COMMUNICATION, HOST, COPY, LAUNCH = range(7)
 NUM_RESOURCES = 7
-RESOURCE_NAMES = ("linear", "prefill_attention", "decode_attention", "communication", "host", "copy", "launch")
 
 UNREAD = ("decode_context_max",)
 """Dimensions of the query that no table here has: uneven contexts."""

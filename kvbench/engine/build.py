@@ -52,10 +52,10 @@ _RING_ORDERS = ("append", "sorted-front")
 COUNTED_FROM_ZERO = (
     "num_plan batch_size batch_is_full num_ends num_sorts blocked_need num_leavers num_victims "
     "num_waiting now began evicted_before control num_done decode_seqs decode_rows decode_context "
-    "prefill_seqs prefill_tokens table_blocks context num_flight device_end host_ns exposed_ns device_ns "
+    "prefill_seqs prefill_tokens table_blocks context num_flight device_end host_ns exposed_host_ns device_ns "
     "step_clock decode_clock step_prefill_ns step_model_ns flight_prefill_ns num_copies copy_bytes "
     "copied_blocks num_forks shared_slack internal_slots external_slots num_steps decode_steps outside_steps "
-    "prefill_steps sum_prefill_tokens sum_decode_tokens matched_tokens admitted_tokens recomputed_tokens "
+    "prefill_steps sum_prefill_tokens sum_decode_tokens matched_tokens admitted_prompt_tokens recomputed_tokens "
     "preemptions used_peak used_us waste_us table_us internal_us external_us busy_us busy_ns empty_plans "
     "coming coming_tokens batch_tokens running_tokens processed_tokens num_queued num_sightings steps_planned"
 ).split()

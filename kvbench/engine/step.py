@@ -191,7 +191,7 @@ def run_beside(e, host, device, evicted):
     begin = max(e.now, free)  # from here on the device waits for nothing but the host
     start = max(planned, free)
     account(e, begin, start + device - begin, host, evicted)
-    e.exposed_ns += start - begin
+    e.exposed_host_ns += start - begin
     e.device_end = start + device
     e.now = start
 
@@ -203,7 +203,7 @@ def run_for(e, host, device, evicted):
         run_beside(e, host, device, evicted)
     else:
         account(e, e.now, host + device, host, evicted)
-        e.exposed_ns += host
+        e.exposed_host_ns += host
         e.now += host + device
     e.host_ns += host
     e.device_ns += device

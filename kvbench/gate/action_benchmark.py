@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 
+from ..metrics.catalogue import LOWER
 from .judge import Report
-from .metrics import LOWER, direction
+from .metrics import direction
 from .runs import Run
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import EXIT_FAILED, EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, KvbenchError, UsageError
+from ..metrics.catalogue import HIGHER, NEITHER
 from .limits import Limits, parse_limits
-from .metrics import HIGHER, NEED_NOT_BE, NEITHER
+from .metrics import NEED_NOT_BE
 from .pairing import compare_group, pair_up
 from .runs import Run
 from .verdict import BETTER, CHANGED, MODELLED, NOT_MEASURED, SAME, WORSE, Comparison

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import UsageError
-from .metrics import NEITHER, direction
+from ..metrics.catalogue import NEITHER
+from .metrics import direction
 from .verdict import MODELLED
 
 DEFAULT_LIMIT = {MODELLED: 0.0, "measured": 0.05}

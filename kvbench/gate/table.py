@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..metrics.catalogue import LOWER
 from ..report.csv_files import csv_number
 from ..report.grid import csv_line
 from ..report.record import SCHEMA
 from ..report.table import grid, note
 from .judge import PASSED, UNJUDGED, Outcome, Report
-from .metrics import LOWER, MAIN, is_latency
+from .metrics import MAIN, is_latency
 from .numbers import both, ratio
 from .pairing import Group
 from .runs import Run

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..metrics.bootstrap import mean_interval
-from .metrics import NEITHER
+from ..metrics.catalogue import NEITHER
 
 BETTER, WORSE, SAME, CHANGED, INCONCLUSIVE = "better", "worse", "same", "changed", "inconclusive"
 NOT_MEASURED = "not measured"

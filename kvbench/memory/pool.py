@@ -41,7 +41,6 @@ class BlockPool:
     has_twins       1 while other blocks of the same content are, or were, registered beside it
     twins           (num_blocks + 1, 3) neighbours in their order of registration; TWIN_LAST is kept by the first
     in_flight       operations on queues other than compute that may touch it
-    tier            where it lies; 0 = device
     ring            (capacity,) block ids, capacity a power of two (list: 1)
     num_free        length of the free queue
     cached          free blocks that are still visible as a prefix (list)
@@ -55,7 +54,6 @@ class BlockPool:
     has_twins: "u1[::1]"
     twins: "i4[:,::1]"
     in_flight: "i4[::1]"
-    tier: "u1[::1]"
     ring: "i4[::1]"
     ring_head: "i8"
     num_blocks: "i8"
@@ -85,7 +83,6 @@ def make_pool(num_blocks: int, free_order: str) -> BlockPool:
         np.zeros(listed, np.uint8),
         np.zeros((listed, 3), np.int32),
         np.zeros(num_blocks + 1, np.int32),
-        np.zeros(num_blocks + 1, np.uint8),
         ring,
         0,
         num_blocks,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..core.journal import FINISHED, NEVER, STATUS_NAMES, Counters, HitBounds, Journal
 from ..core.requests import Requests
 from ..core.units import NS_PER_MS, NS_PER_S
+from .catalogue import Number, with_units
 from .percentiles import EMPTY, Distribution, distribution, percentiles
 from .slo import Promise, Slo, kept, percentile_of_all, promised
 from .tiers import tier_scalars
@@ -120,17 +121,17 @@ def summarise(
     }
     counted = np.bincount(journal.status, minlength=len(STATUS_NAMES))
     statuses = {name: int(k) for name, k in zip(STATUS_NAMES, counted, strict=True) if k}
-    scalars = _scalars(journal, requests, counters, bounds, done) | _goodput(journal, times, slo)
+    scalars = with_units(_scalars(journal, requests, counters, bounds, done) | _goodput(journal, times, slo))
     scalars |= tier_scalars(journal, counters, wall_time_ns(journal))
     return Summary(latencies, scalars, statuses)
 
 
-def _goodput(journal: Journal, times: SequenceTimes, slo: Slo) -> dict[str, tuple[float | int | None, str]]:
+def _goodput(journal: Journal, times: SequenceTimes, slo: Slo) -> dict[str, Number]:
     """Sequences that kept every promise, a second and as a share of all but those that their clients gave up."""
     good = int(kept(slo, journal, times.ttft_ns, times.tpot_ns, times.e2el_ns).sum())
     return {
-        "goodput": (_rate(good, wall_time_ns(journal)) if slo else None, "sequences/s"),
-        "slo_share": (_share(good, promised(journal)) if slo else None, "share of sequences"),
+        "goodput": _rate(good, wall_time_ns(journal)) if slo else None,
+        "slo_share": _share(good, promised(journal)) if slo else None,
     }
 
 
@@ -172,61 +173,55 @@ def _hits(journal: Journal, requests: Requests, counters: Counters) -> tuple[int
 
 def _scalars(
     journal: Journal, requests: Requests, counters: Counters, bounds: HitBounds | None, done: NDArray[np.bool_]
-) -> dict[str, tuple[float | int | None, str]]:
+) -> dict[str, Number]:
     wall_ns = wall_time_ns(journal)
     prompts = requests.prompt_tokens[journal.request_index]
     output = int(journal.output_tokens[done].sum())
     total = output + int(prompts[done].sum())
     matched, admitted = _hits(journal, requests, counters)
     return {
-        "requests": (int(np.count_nonzero(~requests.is_excluded())), "requests"),
-        "sequences": (int(done.size), "sequences"),
-        "finished": (int(done.sum()), "sequences"),
-        "duration": (wall_ns / NS_PER_S, "s"),
-        "request_throughput": (_rate(int(done.sum()), wall_ns), "sequences/s"),
-        "output_throughput": (_rate(output, wall_ns), "tokens/s"),
-        "total_token_throughput": (_rate(total, wall_ns), "tokens/s"),
-        "hit_rate": (_share(matched, admitted), "share of prompt tokens"),
-        "hit_rate_infinite": (_share(None if bounds is None else bounds.infinite, admitted), "share of prompt tokens"),
-        "hit_rate_optimum": (_share(None if bounds is None else bounds.optimum, admitted), "share of prompt tokens"),
-        "cached_tokens": (matched, "tokens"),
-        "prompt_tokens": (admitted, "tokens"),
-        "recomputed_tokens": (int(counters.recomputed_tokens), "tokens"),
-        "preemptions": (int(counters.preemptions), "preemptions"),
-        "evicted_blocks": (int(counters.evicted_blocks), "blocks"),
-        "blocks": (int(counters.num_blocks), "blocks"),
-        "used_blocks_mean": (float(counters.used_blocks_mean), "blocks"),
-        "used_blocks_peak": (int(counters.used_blocks_peak), "blocks"),
-        "tail_waste_mean": (float(counters.tail_waste_tokens_mean), "tokens"),
-        "tail_waste_share": (float(counters.tail_waste_share), "share of used slots"),
-        "metadata": (int(counters.metadata_bytes), "bytes"),
-        "backup_blocks": (int(counters.backup_blocks), "blocks"),
-        "backup_busy": (counters.backup_ns / NS_PER_S, "s"),
-        "steps": (int(counters.num_steps), "steps"),
-        "host_time": (counters.host_ns / NS_PER_S, "s"),
-        "host_time_exposed": (counters.exposed_host_ns / NS_PER_S, "s"),
-        "device_time": (counters.device_ns / NS_PER_S, "s"),
-        "device_idle": (
-            None if requests.excluded else _share_idle(counters.device_ns, wall_ns * counters.num_engines),
-            "share of duration",
-        ),
-        "saved_blocks_mean": (float(counters.saved_blocks_mean), "blocks"),
-        "saved_blocks_share": (float(counters.saved_blocks_share), "share of blocks without sharing"),
-        "copied_blocks": (int(counters.copied_blocks), "blocks"),
-        "copied_bytes": (int(counters.copied_bytes), "bytes"),
+        "requests": int(np.count_nonzero(~requests.is_excluded())),
+        "sequences": int(done.size),
+        "finished": int(done.sum()),
+        "duration": wall_ns / NS_PER_S,
+        "request_throughput": _rate(int(done.sum()), wall_ns),
+        "output_throughput": _rate(output, wall_ns),
+        "total_token_throughput": _rate(total, wall_ns),
+        "hit_rate": _share(matched, admitted),
+        "hit_rate_infinite": _share(None if bounds is None else bounds.infinite, admitted),
+        "hit_rate_optimum": _share(None if bounds is None else bounds.optimum, admitted),
+        "cached_tokens": matched,
+        "prompt_tokens": admitted,
+        "recomputed_tokens": int(counters.recomputed_tokens),
+        "preemptions": int(counters.preemptions),
+        "evicted_blocks": int(counters.evicted_blocks),
+        "blocks": int(counters.num_blocks),
+        "used_blocks_mean": float(counters.used_blocks_mean),
+        "used_blocks_peak": int(counters.used_blocks_peak),
+        "tail_waste_mean": float(counters.tail_waste_tokens_mean),
+        "tail_waste_share": float(counters.tail_waste_share),
+        "metadata": int(counters.metadata_bytes),
+        "backup_blocks": int(counters.backup_blocks),
+        "backup_busy": counters.backup_ns / NS_PER_S,
+        "steps": int(counters.num_steps),
+        "host_time": counters.host_ns / NS_PER_S,
+        "host_time_exposed": counters.exposed_host_ns / NS_PER_S,
+        "device_time": counters.device_ns / NS_PER_S,
+        "device_idle": (None if requests.excluded else _share_idle(counters.device_ns, wall_ns * counters.num_engines)),
+        "saved_blocks_mean": float(counters.saved_blocks_mean),
+        "saved_blocks_share": float(counters.saved_blocks_share),
+        "copied_blocks": int(counters.copied_blocks),
+        "copied_bytes": int(counters.copied_bytes),
         **_kv_shares(counters),
     }
 
 
-def _kv_shares(counters: Counters) -> dict[str, tuple[float | int | None, str]]:
+def _kv_shares(counters: Counters) -> dict[str, Number]:
     """What the token slots hold that are used, or free and of no use. Paged memory has internal waste only."""
     names = ("tokens", "reserved", "internal", "external")
     slots = {name: float(getattr(counters, f"kv_{name}_mean")) for name in names}
     total = sum(slots.values())
-    return {
-        f"kv_{name}_share": (mean / total if total else None, "share of used and unusable slots")
-        for name, mean in slots.items()
-    }
+    return {f"kv_{name}_share": mean / total if total else None for name, mean in slots.items()}
 
 
 def wall_time_ns(journal: Journal) -> int:

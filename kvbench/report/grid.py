@@ -19,7 +19,7 @@ from .run_json import summary_document
 from .table import RUN_BOUNDS, WIDTH, grid, labelled, note
 
 CAPACITY, POLICY = "cache.blocks", "cache.eviction"
-MISS, HIT = CURVES = ("miss", "hit")
+MISS, HIT = "miss", "hit"
 """What a curve shows."""
 
 RUN_COLUMNS = {

@@ -18,8 +18,6 @@ from .by_load import count
 from .choose import draw, draw_least, num_accepting, turn_to
 from .router import ENDED, IN_FLIGHT, NO_ENGINE, OUTPUT_BLOCK, PENDING_TOKENS, SENT
 
-_DRAW_BITS = 32
-
 
 def route(router, seqs, seq, now):
     turn_to(router, seqs, seq)

@@ -82,7 +82,7 @@ def count_admission(e, seq, matched):
         q.asked[seq] = 1
         q.cached[seq] = matched
         e.matched_tokens += matched
-        e.admitted_tokens += q.prompt[seq]
+        e.admitted_prompt_tokens += q.prompt[seq]
     else:  # it comes back after a preemption: what it had computed and does not find is computed again
         again = max(q.lost[seq] - matched, 0)
         q.recomputed[seq] += again

@@ -203,7 +203,7 @@ class Engine:
                    the padding of a static batch
     overlap        a step is planned while the one before runs
     flight, num_flight   (rows, 3) rows of the step on the device, see scheduler.overlapped; device_end: when it ends
-    host_ns, exposed_ns  host time of all steps; of it, what the device waited for
+    host_ns, exposed_host_ns  host time of all steps; of it, what the device waited for
     device_ns      time in which the device computed
     step_clock, decode_clock   see scheduler.spent. step_prefill_ns: how much shorter the planned step would be without
                    its prefills, 0 = it has none; flight_prefill_ns: of the step on the device; alone: scratch
@@ -301,7 +301,7 @@ class Engine:
     num_flight: "i8"
     device_end: "i8"
     host_ns: "i8"
-    exposed_ns: "i8"
+    exposed_host_ns: "i8"
     device_ns: "i8"
     step_clock: "i8"
     decode_clock: "i8"
@@ -329,7 +329,7 @@ class Engine:
     sum_prefill_tokens: "i8"
     sum_decode_tokens: "i8"
     matched_tokens: "i8"
-    admitted_tokens: "i8"
+    admitted_prompt_tokens: "i8"
     recomputed_tokens: "i8"
     preemptions: "i8"
     used_peak: "i8"

@@ -14,9 +14,10 @@ from kvbench.cli import call
 from kvbench.gate.judge import REGRESSION, UNJUDGED, UNMEASURED, gate, judge
 from kvbench.gate.limits import Limits
 from kvbench.gate.markdown import MOST_BYTES, markdown
-from kvbench.gate.metrics import NEED_NOT_BE, NEITHER, direction
+from kvbench.gate.metrics import NEED_NOT_BE, direction
 from kvbench.gate.runs import read_runs, to_csv
 from kvbench.gate.verdict import compare
+from kvbench.metrics.catalogue import NEITHER
 
 from .sides import runs
 

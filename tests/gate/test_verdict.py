@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.gate.metrics import HIGHER, LOWER, NEITHER
 from kvbench.gate.verdict import (
     BETTER,
     CHANGED,
@@ -21,6 +20,7 @@ from kvbench.gate.verdict import (
     compare,
     geometric_mean,
 )
+from kvbench.metrics.catalogue import HIGHER, LOWER, NEITHER
 
 OPPOSITE = {BETTER: WORSE, WORSE: BETTER}
 values = st.one_of(st.none(), st.sampled_from([0.0, 1.0, 2.0, 3.0]), st.floats(1e-6, 1e6))
