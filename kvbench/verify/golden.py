@@ -17,6 +17,7 @@ from ..core.errors import KvbenchError
 from .expert_moves import ReplicaChoices, TransferPlans
 from .expert_placement import AscendPolicies, Placements
 from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
+from .hicache import HiCache
 from .kv_router import KvRouter
 from .lmcache_cpu import LmcacheCpu
 from .pull_pair import PullPair
@@ -49,6 +50,7 @@ COMPONENTS: dict[str, type[Stream]] = {
     "pd_nixl_pull": PullPair,
     "pd_queues": PushPair,
     "kv_router": KvRouter,
+    "hiradix_cache": HiCache,
     "local_cpu_backend": LmcacheCpu,
     "cpu_offload_manager": VllmOffload,
 }
