@@ -30,7 +30,9 @@ from .sglang_requests import SglangRequests
 from .sglang_scheduler import SglangScheduler
 from .stream import Stream
 from .vllm_offload import VllmOffload
+from .vllm_offload_connector import VllmOffloadConnector
 from .vllm_scheduler import VllmScheduler
+from .vllm_simple_connector import VllmSimpleConnector
 from .vllm_tables import VllmTables
 
 COMPONENTS: dict[str, type[Stream]] = {
@@ -53,6 +55,8 @@ COMPONENTS: dict[str, type[Stream]] = {
     "hiradix_cache": HiCache,
     "local_cpu_backend": LmcacheCpu,
     "cpu_offload_manager": VllmOffload,
+    "offloading_connector": VllmOffloadConnector,
+    "simple_cpu_offload_connector": VllmSimpleConnector,
 }
 """Component in the header of a recording -> what replays it."""
 

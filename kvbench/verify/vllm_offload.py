@@ -22,7 +22,7 @@ _POSITIONS = 1 << 20
 
 
 @dataclass
-class _Request:
+class Request:
     """keys: in order. number: its own, 0 = not drawn. seen: keys that it has been shown, in order of sight.
 
     inserted, reused   of these, what it stored, and what it used without having stored it; learnt: told to ARC
@@ -52,10 +52,20 @@ class VllmOffload:
 
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
         p = header["params"]
-        self.threshold, self.most_tracked = p["store_threshold"], p["max_tracker_size"]
-        self.chunks = p["num_chunks"]
-        self.tier = make_host(self.chunks, p["policy"], False, 1)
-        self.requests: dict[str, _Request] = {}
+        self._open(p["num_chunks"], p["policy"], p["store_threshold"], p["max_tracker_size"])
+
+    @classmethod
+    def of(cls, chunks: int, policy: str, threshold: int, most_tracked: int) -> VllmOffload:
+        """Empty, of so many chunks. threshold: offers from which one is stored, counted for so many keys."""
+        manager = cls.__new__(cls)
+        manager._open(chunks, policy, threshold, most_tracked)
+        return manager
+
+    def _open(self, chunks: int, policy: str, threshold: int, most_tracked: int) -> None:
+        self.threshold, self.most_tracked = threshold, most_tracked
+        self.chunks = chunks
+        self.tier = make_host(chunks, policy, False, 1)
+        self.requests: dict[str, Request] = {}
         self.numbers = 0
         self.tracker: dict[int, int] = {}
         self.chunk_of: dict[int, int] = {}
@@ -69,12 +79,16 @@ class VllmOffload:
             got["events"] = self.events
         if "dump" in row["out"]:
             got["dump"] = self._dump()
-        return got | {"state": self._state()}
+        return got | {"state": self.state()}
 
     def last(self) -> Observed:
-        return {"summary": {"state": self._state(), "dump": self._dump()}}
+        return {"summary": {"state": self.state(), "dump": self._dump()}}
 
     # ---------------------------------------------------------------- what is to be seen
+
+    def state_of(self, key: int) -> int:
+        """ABSENT, COPYING or CONFIRMED."""
+        return int(self.tier.state[self._slot(key)])
 
     def _slot(self, key: int) -> int:
         return int(probe.slot_of(self.tier, key))
@@ -82,7 +96,7 @@ class VllmOffload:
     def _kept(self) -> list[int]:
         return [slot for slot in range(1, self.chunks + 1) if self.tier.content[slot]]
 
-    def _state(self) -> Observed:
+    def state(self) -> Observed:
         nodes, state = self.tier.order.nodes, self.tier.state
         idle = sum(1 for s in self._kept() if nodes[s, LOCK] == 0)
         writing = sum(1 for s in self._kept() if state[s] == COPYING)
@@ -118,7 +132,7 @@ class VllmOffload:
     def _rank(self, key: int, number: int, position: int = 0) -> None:
         probe.rank(self.tier, self._slot(key), number * _POSITIONS - position)
 
-    def _see(self, r: _Request, keys: Sequence[int]) -> None:
+    def _see(self, r: Request, keys: Sequence[int]) -> None:
         for key in keys:
             if key in r.seen:
                 continue
@@ -142,7 +156,7 @@ class VllmOffload:
 
     def _new(self, row: Row) -> Observed:
         places = {key: 16 * (i + 1) for i, key in enumerate(row["keys"])} if row["positions"] else {}
-        self.requests[row["req"]] = _Request(row["keys"], places)
+        self.requests[row["req"]] = Request(row["keys"], places)
         return {}
 
     def _lookup(self, row: Row) -> Observed:
@@ -157,17 +171,24 @@ class VllmOffload:
 
     def _prepare_load(self, row: Row) -> Observed:
         r = self.requests[row["req"]]
-        keys = r.keys[: row["n"]]
+        return {"chunks": self.prepare_load(r, r.keys[: row["n"]])}
+
+    def prepare_load(self, r: Request, keys: Sequence[int]) -> list[int]:
+        """Chunks that a request reads from now on."""
         self._see(r, keys)
         r.reused |= {key for key in keys if key not in r.inserted}
         for key in keys:
             probe.hold(self.tier, self._slot(key))
-        return {"chunks": [self.chunk_of[key] for key in keys]}
+        return [self.chunk_of[key] for key in keys]
 
     def _complete_load(self, row: Row) -> Observed:
-        for key in self.requests[row["req"]].keys[: row["n"]]:
-            probe.let_go(self.tier, self._slot(key))
+        self.complete_load(self.requests[row["req"]].keys[: row["n"]])
         return {}
+
+    def complete_load(self, keys: Sequence[int]) -> None:
+        """They are read."""
+        for key in keys:
+            probe.let_go(self.tier, self._slot(key))
 
     def _count(self, offer: Sequence[int]) -> None:
         for key in [k for k in offer if k in self.tracker]:
@@ -182,7 +203,10 @@ class VllmOffload:
 
     def _prepare_store(self, row: Row) -> Observed:
         r = self.requests[row["req"]]
-        offer = r.keys[row["range"][0] : row["range"][1]]
+        return self.prepare_store(r, r.keys[row["range"][0] : row["range"][1]])
+
+    def prepare_store(self, r: Request, offer: Sequence[int]) -> Observed:
+        """A request offers chunks. Returns which are to be written, where, and who left for them."""
         if self.threshold >= 2:
             self._count(offer)
         wanted = [k for k in offer if self._slot(k) == NO_SLOT]
@@ -200,7 +224,7 @@ class VllmOffload:
         for slot in kept:
             probe.hold(self.tier, slot)
         short = len(wanted) - int(self.tier.num_free)
-        evicted = self._evict(short) if short <= self._state()["evictable"] else None
+        evicted = self._evict(short) if short <= self.state()["evictable"] else None
         for slot in kept:
             probe.let_go(self.tier, slot)
         if evicted is None:
@@ -232,20 +256,28 @@ class VllmOffload:
         return gone
 
     def _complete_store(self, row: Row) -> Observed:
-        for key in row["keys"]:
-            probe.end_writing(self.tier, self._slot(key), row["success"])
-            if not row["success"]:
-                self.freed.append(self.chunk_of.pop(key))
-        if row["keys"]:
-            self.events.append(["stored" if row["success"] else "removed", row["keys"]])
+        self.complete_store(row["keys"], row["success"])
         return {}
+
+    def complete_store(self, keys: Sequence[int], success: bool) -> None:
+        """They are written, or never will be."""
+        for key in keys:
+            probe.end_writing(self.tier, self._slot(key), success)
+            if not success:
+                self.freed.append(self.chunk_of.pop(key))
+        if keys:
+            self.events.append(["stored" if success else "removed", keys])
 
     def _touch(self, row: Row) -> Observed:
         self._use(self.requests[row["req"]].keys[: row["n"]])
         return {}
 
     def _finish(self, row: Row) -> Observed:
-        r = self.requests.pop(row["req"])
+        self.finish(self.requests.pop(row["req"]))
+        return {}
+
+    def finish(self, r: Request) -> None:
+        """A request is over: what it was shown was of use."""
         seen = list(r.seen)
         if all(key in r.positions for key in seen):
             seen.sort(key=lambda key: r.positions[key])
@@ -253,9 +285,8 @@ class VllmOffload:
             self._finish_arc(r, seen)
         else:
             self._use(seen)
-        return {}
 
-    def _finish_arc(self, r: _Request, seen: Sequence[int]) -> None:
+    def _finish_arc(self, r: Request, seen: Sequence[int]) -> None:
         for key in reversed(seen):
             slot = self._slot(key)
             if slot == NO_SLOT:
