@@ -40,6 +40,7 @@ NEED_NOT_BE = (
     "engine_hit_rate_min",
     "hot_prefix_replicas",
     "predicted_error",
+    "against_belief",
     *(f"kv_{name}_share" for name in ("tokens", "reserved", "internal", "external")),
 )
 """What a whole run may lack: gaps where every answer is one token, goodput where nothing was promised, bounds and idle

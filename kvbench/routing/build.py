@@ -91,6 +91,7 @@ def make_router(
         "lost_events": round(settings.events_lost * (1 << 32)),
         "lottery": np.uint64((seed if settings.seed < 0 else settings.seed) + (1 << 40)),
         "predicted": UNKNOWN,
+        "best": UNKNOWN,
         "cached": np.zeros(num_engines, np.int64),
         "booked": np.zeros(num, np.int64),
         "turns": np.zeros(settings.routers, np.int64),

@@ -108,6 +108,7 @@ class Router:
                  `num_late` of them from late_head on
     delay_ns     of what it hears. lost_events: the share that is lost, in 2 ** -32. lottery: decides which
     predicted    tokens that the router believes cached where it sends the sequence; UNKNOWN
+    best         the same of the engine that has most, of those that take requests; UNKNOWN
     cached       (n,) the same of every engine, as looked up last
     booked       (s,) tokens that a sequence has in PENDING_TOKENS
     turns        (r,) decisions so far
@@ -145,6 +146,7 @@ class Router:
     lost_events: "i8"
     lottery: "u8"
     predicted: "i8"
+    best: "i8"
     cached: "i8[::1]"
     booked: "i8[::1]"
     turns: "i8[::1]"

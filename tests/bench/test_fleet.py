@@ -166,3 +166,20 @@ def test_what_is_wrong_is_one_line(options, said, capsys):
     err = capsys.readouterr().err.strip()
     assert said in err, err
     assert len(err.splitlines()) == 1
+
+
+def test_against_the_belief_for_balance(tmp_path, capsys):
+    """Cache-aware with no patience for uneven loads leaves who has the prompt; the longest prefix never does."""
+    shared = ["--replicas", "3", "--set", "sharing.system=2000"]
+    folder = run(tmp_path, *shared, "--router", "cache-aware", "--set", "router.balance_abs=0")
+    sent = rows(folder / "requests.csv")
+    against = [int(r["best_predicted_tokens"]) > int(r["predicted_cached_tokens"]) for r in sent]
+    share = sum(against) / len(against)
+    assert 0 < share < 1
+    assert f"balance      {100 * share:.2f} % of requests went elsewhere" in capsys.readouterr().out
+    document = json.loads((folder / "run.json").read_text())
+    assert document["fleet"]["against_belief"] == pytest.approx(share)
+    run(tmp_path, *shared, "--router", "longest-prefix")
+    assert "balance      0.00 % of requests went elsewhere" in capsys.readouterr().out
+    run(tmp_path, *shared, "--router", "round-robin")
+    assert "balance" not in capsys.readouterr().out
