@@ -47,7 +47,7 @@ class FleetFigures:
     hot_replicas     engines that served each of the hottest prefixes, mean; None where no two requests share one
     predicted_bias   tokens that the router believed cached minus those found, mean; None without a belief
     predicted_error  the same without sign
-    against_belief   share of requests that went, for balance, elsewhere than where the router believed most of them cached
+    against_belief   share of requests that went, for balance, elsewhere than where most was believed cached
     route_ms         what decisions took, mean
     """
 

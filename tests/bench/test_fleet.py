@@ -195,6 +195,6 @@ def test_routers_in_one_picture(tmp_path):
     assert "<h2>Engines</h2>" in page
     for point in sorted(folder.glob("00*")):
         document = json.loads((point / "run.json").read_text())
-        most = max(e["queue_p99_ms"] for e in document["fleet"]["engines"])
+        most = max(e["queue_p99_ms"] or 0 for e in document["fleet"]["engines"])
         assert f"<td>{document['fleet']['router']}</td>" in page
         assert f"<td>{most:,.1f} ms</td>" in page
