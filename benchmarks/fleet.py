@@ -1,176 +1,117 @@
-"""What a decision of a router costs, beside one look-up of the same prompt in an engine's cache.
+"""What a fleet costs beside one engine, what a decision costs, and whether a run grows with its size alone.
 
-    python benchmarks/fleet.py [--engines 16] [--blocks 1000] [--prompts 200] [--rounds 5] [--only kv-aware]
+python benchmarks/fleet.py [--requests 40000] [--sizes 10000,100000,1000000] [--only spread,decision,size]
 
-Prompts of that many blocks, a third of each shared, all of them known to every second engine. A look-up is
-block_hash.match or radix.match of the whole prompt. us a prompt, best of the rounds, in turn in one process; the
-ratio is to the look-up of the same kind: a table of blocks (events) beside block hash, a tree (own decisions) beside
-the radix tree.
+spread    as many requests on 8 engines at 8 times the rate as on one, so about as many steps of the same kind;
+          requests/s of the loop, both in turn in one process, seconds of CPU, best of the rounds
+decision  router.py: among 16 engines, for prompts of 1,000 blocks, beside one look-up in a cache
+size      `kvbench run` with 64 engines, everything included: seconds of CPU for each request, most memory
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from functools import partial
 
-import numpy as np
+import router
 from tabulate import tabulate
 
-from kvbench.core.jit import entry
-from kvbench.engine.build import share
-from kvbench.engine.settings import EngineSettings
-from kvbench.memory.pool import make_pool
-from kvbench.prefix import block_hash, radix
-from kvbench.prefix.chain_hash import chain, root_hash
-from kvbench.prefix.keys import block_keys, fill_keys
-from kvbench.routing.build import make_router
-from kvbench.routing.late import catch_up, tell_block
-from kvbench.routing.policies import verbs_of
-from kvbench.routing.router import ENDED, SENT
-from kvbench.routing.settings import RouterSettings
-from kvbench.scheduler.rules import CacheRules, SchedulerRules
+from kvbench.bench.configure import configure
+from kvbench.bench.fleet import fleet_of
+from kvbench.bench.step_times import step_costs
+from kvbench.bench.system import build_system
+from kvbench.cluster.simulation import Simulation
 from kvbench.workload.build import build_workload
 
-CASES = (
-    ("round-robin", "own", ""),
-    ("least-loaded", "own", ""),
-    ("prefix-hash", "own", ""),
-    ("cache-aware", "own", "radix"),
-    ("kv-aware", "own", "radix"),
-    ("kv-aware", "events", "hash"),
-    ("scorers", "events", "hash"),
-    ("predicted-ttft", "events", "hash"),
-)
-BT = 16
+ROUNDS = 4
+"""The first one may compile, and does not count."""
+RATE = 12
+"""Requests/s for each engine: it is busy, and keeps up."""
+SIZE_ENGINES = 64
+SIZE_POLICIES = ("round-robin", "cache-aware", "kv-aware")
 
 
-@entry
-def _decide(route, router, seqs, num, now):
-    """Every sequence once. A function pointer, as in a run."""
-    last = np.int64(0)
-    for seq in range(num):
-        last += route(router, seqs, np.int64(seq), now)
-    return last
+def changes(requests: int, engines: int, policy: str) -> list[str]:
+    """Of fleet-prefixes."""
+    return [
+        f"num_prompts={requests}",
+        f"arrivals.rate={RATE * engines}",
+        f"fleet.replicas={engines}",
+        f"router.policy={policy}",
+    ]
 
 
-@entry
-def _tell_all(router, keys, num, blocks, scratch):
-    """Every second engine has every prompt."""
-    for seq in range(num):
-        fill_keys(keys, seq, 0, blocks, scratch)
-        content = root_hash(np.int64(0))
-        for i in range(blocks):
-            content = chain(content, scratch[i])
-            for engine in range(0, router.accepts.size, 2):
-                tell_block(router, engine, content, np.int64(0))
-        catch_up(router, np.int64(1))
+def spread(requests: int) -> None:
+    """One engine without a router, and eight behind one."""
+    kinds = [("one engine", 1, "round-robin"), *((f"8, {policy}", 8, policy) for policy in SIZE_POLICIES)]
+    best: dict[str, tuple[float, int]] = {}
+    for turn in range(ROUNDS):
+        for name, engines, policy in kinds:
+            seconds, steps = _loop(requests, engines, policy)
+            if turn > 0:
+                best[name] = min(best.get(name, (seconds, steps)), (seconds, steps))
+    first = requests / best["one engine"][0]
+    rows = [
+        [name, f"{steps:,}", f"{requests / seconds:,.0f}", f"{requests / seconds / first:.2f}"]
+        for name, (seconds, steps) in best.items()
+    ]
+    print(f"{requests:,} requests, {RATE} a second for each engine")
+    print(tabulate(rows, ["", "steps", "requests/s", "of one engine"], disable_numparse=True), end="\n\n")
 
 
-@entry
-def _fill_hash(hashes, pool, keys, num, blocks, scratch, row):
-    for seq in range(num):
-        found, content, _ = block_hash.match(hashes, pool, keys, seq, np.int64(0), blocks, scratch, row)
-        block_hash.take(hashes, pool, row, found, blocks)
-        block_hash.publish(hashes, pool, keys, seq, content, row, found, blocks, scratch)
+def _loop(requests: int, engines: int, policy: str) -> tuple[float, int]:
+    """(seconds of CPU, steps) of the loop alone."""
+    given = [("benchmark", text) for text in changes(requests, engines, policy)]
+    system = build_system(configure("fleet-prefixes", changes=given).config)
+    table, _ = build_workload(system.config.tree())
+    simulation = Simulation(table, system.settings, step_costs(system).tables, fleet_of(system, table))
+    begin = time.process_time()
+    simulation.run()
+    return time.process_time() - begin, simulation.counters().num_steps
 
 
-@entry
-def _match_hash(hashes, pool, keys, num, blocks, scratch, row):
-    total = np.int64(0)
-    for seq in range(num):
-        total += block_hash.match(hashes, pool, keys, seq, np.int64(0), blocks, scratch, row)[0]
-    return total
+def size(sizes: list[int]) -> None:
+    """Runs of the command, each a process of its own."""
+    rows = []
+    for policy in SIZE_POLICIES:
+        _command(1000, policy)
+        for requests in sizes:
+            seconds, memory = _command(requests, policy)
+            rows.append([policy, f"{requests:,}", f"{seconds:.1f}", f"{seconds / requests * 1e6:.1f}", f"{memory:.2f}"])
+            print(*rows[-1], file=sys.stderr)
+    print(f"`kvbench run fleet-prefixes` with {SIZE_ENGINES} engines, the start included")
+    print(tabulate(rows, ["policy", "requests", "s of CPU", "us a request", "GB at most"], disable_numparse=True))
 
 
-@entry
-def _fill_tree(tree, pool, keys, num, blocks, scratch, row):
-    for seq in range(num):
-        fill_keys(keys, seq, 0, blocks, scratch)
-        radix.insert(tree, pool, np.int64(-1), scratch, row, np.int64(0), blocks, np.int64(0), np.int64(0))
-
-
-@entry
-def _match_tree(tree, keys, num, blocks, scratch, row):
-    total = np.int64(0)
-    for seq in range(num):
-        fill_keys(keys, seq, 0, blocks, scratch)
-        total += radix.match(tree, np.int64(0), scratch, blocks, row)[1]
-    return total
-
-
-def best_us(rounds: int, num: int, action: Callable[[], object]) -> float:
-    """us a prompt."""
-    action()
-    times = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - begin)
-    return min(times) / num * 1e6
+def _command(requests: int, policy: str) -> tuple[float, float]:
+    """(seconds of CPU, GB) of a run."""
+    words = [word for text in changes(requests, SIZE_ENGINES, policy) for word in ("--set", text)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvbench", "run", "fleet-prefixes", *words, "--json", "-q"], stdout=subprocess.DEVNULL
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", type=int, default=16)
-    parser.add_argument("--blocks", type=int, default=1000)
-    parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", help="policies, with commas between")
+    parser.add_argument("--requests", type=int, default=40_000)
+    parser.add_argument("--sizes", default="10000,100000,1000000")
+    parser.add_argument("--only", default="spread,decision,size")
     given = parser.parse_args()
-    num, blocks = given.prompts, np.int64(given.blocks)
-    requests, _ = build_workload(_workload(num, given.blocks))
-    keys = block_keys(requests, BT)
-    engine = EngineSettings(SchedulerRules(), CacheRules(num_blocks=1), BT, max_model_len=1 << 24)
-    seqs = share(requests, engine, keys).seqs
-    capacity = num * given.blocks + 1
-    scratch, row = np.zeros(given.blocks + 64, np.int64), np.zeros(given.blocks + 64, np.int32)
-
-    hashes, pool = block_hash.make_map(capacity), make_pool(capacity, "tail")
-    _fill_hash(hashes, pool, keys, num, blocks, scratch, row)
-    tree, ring = radix.make_tree(capacity, "lru"), make_pool(capacity, "append")
-    row[:] = np.arange(row.size)
-    _fill_tree(tree, ring, keys, num, blocks, scratch, row)
-    looked = {
-        "hash": best_us(given.rounds, num, lambda: _match_hash(hashes, pool, keys, num, blocks, scratch, row)),
-        "radix": best_us(given.rounds, num, lambda: _match_tree(tree, keys, num, blocks, scratch, row)),
-    }
-    rows = [[f"look-up, {kind}", "", f"{us:.2f}", ""] for kind, us in looked.items()]
-    for policy, belief, kind in CASES:
-        if given.only and policy not in given.only.split(","):
-            continue
-        settings = RouterSettings(policy=policy, belief=belief)
-        prefill = np.tile(np.arange(given.blocks * BT // 512 + 2) * 10**7, (given.engines, 1))
-        router = make_router(settings, requests, given.engines, keys, BT, prefill)
-        verbs = verbs_of(settings)
-        if belief == "events":
-            _tell_all(router, keys, num, blocks, scratch)
-        elif kind:
-            for seq in range(num):
-                for to in range(0, given.engines, 2):
-                    verbs.hear(router, seqs, int(SENT), seq, to, 0)
-                    verbs.hear(router, seqs, int(ENDED), seq, to, 0) if to + 2 < given.engines else None
-        us = best_us(given.rounds, num, partial(_decide, verbs.route, router, seqs, num, 1))
-        ratio = f"{us / looked[kind]:.2f}" if kind else ""
-        rows.append([policy, belief if kind else "", f"{us:.2f}", ratio])
-    print(f"{given.engines} engines, {num} prompts of {given.blocks} blocks")
-    print(tabulate(rows, ["decision", "belief", "us", "x look-up"], disable_numparse=True))
-
-
-def _workload(num: int, blocks: int) -> dict[str, object]:
-    """Open loop; a third of every prompt is one of ten documents."""
-    from kvbench.bench.configure import configure
-
-    third = blocks * BT // 3 // BT * BT
-    changes = {
-        "num_prompts": num,
-        "lengths.prompt": blocks * BT - third,
-        "lengths.output": 1,
-        "sharing.groups": 10,
-        "sharing.prefix": third,
-    }
-    return configure(None, None, [("benchmark", f"{k}={v}") for k, v in changes.items()]).config.tree()
+    parts = given.only.split(",")
+    if "spread" in parts:
+        spread(given.requests)
+    if "decision" in parts:
+        router.decisions(router.parse([]))
+        print()
+    if "size" in parts:
+        size([int(text) for text in given.sizes.split(",")])
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def decide(w, seq, now):
     w.engines[k].coming_tokens += c.seqs.prompt[seq]
     w.hear(router, c.seqs, SENT, seq, k, now)
     if w.predicted.size > 0:
-        w.predicted[seq] = router.predicted
+        w.predicted[seq], w.best[seq] = router.predicted, router.best
     if w.route_ns.size > 0 and w.route_ns[seq] > 0:
         push_event(c.events, now + w.route_ns[seq], ROUTED, seq)
     else:

@@ -341,6 +341,7 @@ class Simulation:
         return {
             "engine": sequences["engine"],
             "predicted_cached_tokens": self.world.predicted.copy(),
+            "best_predicted_tokens": self.world.best.copy(),
             "route_ns": route_ns,
             **columns,
         }

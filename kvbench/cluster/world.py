@@ -47,6 +47,7 @@ class World:
     takes       (engines or 0, requests) 1 = not too long for that engine; empty: what one takes all take
     route_ns    (sequences or 0,) what the decision on each takes
     predicted   (sequences or 0,) tokens that the router believed cached where it sent it
+    best        (sequences or 0,) the same of the engine that it believed to have most
     refresh_ns  between two reports of load to the router; 0 = none
     paired      some engines prefill, the others decode. pairs, between: what they have between them, see pairs.state
     incident    what has happened to an engine and Python has to carry out, or NO_INCIDENT
@@ -78,6 +79,7 @@ class World:
     takes: "u1[:,::1]"
     route_ns: "i8[::1]"
     predicted: "i8[::1]"
+    best: "i8[::1]"
     refresh_ns: "i8"
     incident: "i8"
     paired: "b1"
@@ -129,6 +131,7 @@ def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing, pa
         listen_pointer(router.wants_events),
         routing.takes,
         routing.route_ns,
+        np.full(routing.route_ns.size, UNKNOWN, np.int64),
         np.full(routing.route_ns.size, UNKNOWN, np.int64),
         routing.refresh_ns,
         NO_INCIDENT,

@@ -32,6 +32,7 @@ from ..scheduler.state_columns import (
     NO_SEQ,
     NO_SLOT,
 )
+from ..tiers.host import policy_of
 from ..tiers.state import Storage, make_storage, make_tiers
 from .arrival import Arrivals, arrivals
 from .forking import check_requests, with_beams
@@ -154,7 +155,7 @@ def build_engine(
             num,
             num_slots,
             max_blocks,
-            block_costs(find_policy(settings.tiers.eviction), costs, bt, max_blocks),
+            block_costs(policy_of(settings.tiers.eviction), costs, bt, max_blocks),
             settings.seed,
         ),
         "stages": Stages(

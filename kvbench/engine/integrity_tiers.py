@@ -28,6 +28,7 @@ from ..prefix.block_hash import GONE
 from ..prefix.node import CHILDREN, LENGTH, LOCK, PARENT
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FETCHING
+from ..tiers.arc import T1, T2
 from ..tiers.host import ABSENT, COPYING, HostTier
 from ..tiers.state import PF_DONE, PREFETCH_STATE
 
@@ -63,12 +64,34 @@ def _check_pool(where: str, pool: HostTier, locks: Counter[int], writers: Counte
             raise KvbenchError(f"integrity: slot {slot} of {where} is written by {writers[slot]} operations")
     if set(locks) - set(kept.tolist()):
         raise KvbenchError(f"integrity: an operation touches a slot of {where} that has no copy")
+    if pool.arc.is_on:
+        _check_arc(where, pool, set(kept.tolist()))
     children = Counter(nodes[kept, PARENT].tolist())
     for slot in kept.tolist():
         if nodes[slot, CHILDREN] != children[slot]:
             raise KvbenchError(f"integrity: slot {slot} of {where} counts {nodes[slot, CHILDREN]} children wrongly")
         if nodes[slot, PARENT] and content[nodes[slot, PARENT]] == 0:
             raise KvbenchError(f"integrity: a copy in slot {slot} of {where} has lost its parent")
+
+
+def _check_arc(where: str, pool: HostTier, kept: set[int]) -> None:
+    """Each copy is in one of the lists, each name among one of the ghosts, and none of these is there."""
+    arc, listed = pool.arc, list[int]()
+    for which in (T1, T2):
+        head = arc.member.size - 1 + int(which)
+        slot, before = int(arc.after[head]), head
+        while slot != head:
+            if arc.before[slot] != before or arc.member[slot] != which:
+                raise KvbenchError(f"integrity: slot {slot} of {where} is linked wrongly in t{which}")
+            listed.append(slot)
+            slot, before = int(arc.after[slot]), slot
+    if len(listed) != len(set(listed)) or set(listed) != kept or int(arc.size[1:].sum()) != len(listed):
+        raise KvbenchError(f"integrity: t1 and t2 of {where} are not its copies")
+    ghosts = [name for g in (arc.b1, arc.b2) for name in g.name.tolist() if name]
+    if len(ghosts) != len(set(ghosts)) or set(ghosts) & set(pool.content[sorted(kept)].tolist()):
+        raise KvbenchError(f"integrity: {where} remembers a name twice, or one that is there")
+    if not 0 <= arc.target <= arc.member.size - 1:
+        raise KvbenchError(f"integrity: the target of t1 of {where} is {arc.target}")
 
 
 def _touched(

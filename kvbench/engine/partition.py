@@ -28,6 +28,7 @@ from ..scheduler.state_columns import (
     RADIX,
     SEQ,
 )
+from .partition_forks import forks_agree, policy_agrees
 from .partition_tiers import operations_agree, tiers_agree
 
 
@@ -112,6 +113,8 @@ def _list_agrees(e):
     for block in np.flatnonzero(counted):
         if not _own(owners, block):
             return False
+    if e.hashes.ranked and not policy_agrees(e):
+        return False
     return _all_owned(e, owners) and _map_agrees(e.hashes, contents)
 
 
@@ -214,5 +217,7 @@ def is_intact(e):
         settle(e.calendar, e.slots.rec, slot)
         slot = e.slots.rec[slot, NEXT]
     if not _counts_agree(e) or (e.rules.tiered and not tiers_agree(e)):
+        return False
+    if e.rules.copy_on_write and not forks_agree(e):
         return False
     return _radix_agrees(e) if e.rules.cache_kind == RADIX else _list_agrees(e)

@@ -72,6 +72,7 @@ METRICS: dict[str, Metric] = {
     "engine_hit_rate_min": Metric("share of tokens", HIGHER, may_lack=True),
     "hot_prefix_replicas": Metric("engines", may_lack=True),
     "predicted_error": Metric("tokens", may_lack=True),
+    "against_belief": Metric("share of requests", may_lack=True),
 }
 
 Number = float | int | None

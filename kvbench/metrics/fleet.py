@@ -47,6 +47,7 @@ class FleetFigures:
     hot_replicas     engines that served each of the hottest prefixes, mean; None where no two requests share one
     predicted_bias   tokens that the router believed cached minus those found, mean; None without a belief
     predicted_error  the same without sign
+    against_belief   share of requests that went, for balance, elsewhere than where most was believed cached
     route_ms         what decisions took, mean
     """
 
@@ -55,6 +56,7 @@ class FleetFigures:
     hot_replicas: float | None
     predicted_bias: float | None
     predicted_error: float | None
+    against_belief: float | None
     route_ms: float
 
 
@@ -106,6 +108,7 @@ def fleet_figures(
         )
     predicted = journal.columns["predicted_cached_tokens"]
     known = (predicted != NEVER) & (journal.scheduled_ns != NEVER)
+    against = (journal.columns["best_predicted_tokens"] > predicted)[predicted != NEVER]
     off = (predicted - journal.cached_tokens)[known]
     return FleetFigures(
         tuple(found),
@@ -113,6 +116,7 @@ def fleet_figures(
         hot_replicas(engine, first_keys),
         float(off.mean()) if off.size else None,
         float(np.abs(off).mean()) if off.size else None,
+        float(against.mean()) if against.size else None,
         _mean_route(journal),
     )
 

@@ -69,6 +69,7 @@ def fleet_scalars(figures: FleetFigures) -> dict[str, tuple[float | int | None, 
         "engine_hit_rate_min": (min(rates, default=None), "share of tokens"),
         "hot_prefix_replicas": (figures.hot_replicas, "engines"),
         "predicted_error": (figures.predicted_error, "tokens"),
+        "against_belief": (figures.against_belief, "share of requests"),
     }
 
 
@@ -115,6 +116,9 @@ def _lines(figures: FleetFigures, policy: str) -> list[tuple[str, str]]:
                 f"{figures.predicted_error:,.1f} without sign",
             )
         )
+    if figures.against_belief is not None:
+        share = f"{100 * figures.against_belief:.2f} % of requests went elsewhere than where most was believed cached"
+        rows.append(("balance", share))
     return rows
 
 

@@ -36,14 +36,14 @@ def replicates_document(records: Sequence[RunRecord]) -> dict[str, Any]:
 def replicates_table(records: Sequence[RunRecord]) -> str:
     """Rows of seeds, then mean, least, most, spread; of columns that are too wide the last ones go."""
     slo = records[0].slo
-    columns = {"good/s": "goodput", "kept %": "slo_share"} if slo else {}
-    columns |= {title: name for title, name in RUN_COLUMNS.items() if name != "hit_rate_optimum"}
+    columns = {"goodput/s": "goodput", "kept %": "slo_share"} if slo else {}
+    columns |= {t: name for t, name in RUN_COLUMNS.items() if name != "hit_rate_optimum" and (slo or name != "goodput")}
     documents = [summary_document(record) for record in records]
     while max(map(len, (text := _rows(documents, columns)).splitlines())) > WIDTH:
         columns.popitem()
     head = f"{records[0].run}; clock {records[0].clock}; cache {records[0].cache_state}; {len(records)} seeds"
     if slo:
-        head += f"\ngood/s: sequences a second that kept {slo}; kept %: their share of all"
+        head += f"\ngoodput/s: sequences a second that kept {slo}; kept %: their share of all"
     return f"{head}\n\n{text}\n\n{note(SPREAD_NOTE)}"
 
 
@@ -70,4 +70,6 @@ def _spread(values: Sequence[float | None]) -> str:
 def _cell(title: str, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{100 * value:.2f}" if title.endswith("%") else f"{value:,.1f}"
+    if title.endswith("%"):
+        return f"{100 * value:.2f}"
+    return f"{value:,.1f}" if value == 0 or abs(value) >= 10 else f"{value:.3f}"

@@ -50,9 +50,13 @@ def look_up(router, seqs, seq):
 
 @jit
 def predict(router, seqs, seq, engine):
-    """What of a sequence the engine will find: at least one token is computed."""
-    bt = router.rules.block_tokens
-    router.predicted = min(router.cached[engine], (seqs.prompt[seq] - 1) // bt * bt)
+    """What of a sequence the engine will find, and what the best one would: at least one token is computed."""
+    bt, cached, most = router.rules.block_tokens, router.cached, np.int64(0)
+    for other in range(cached.size):
+        if router.accepts[other] == 1:
+            most = max(most, cached[other])
+    limit = (seqs.prompt[seq] - 1) // bt * bt
+    router.predicted, router.best = min(cached[engine], limit), min(most, limit)
 
 
 @jit

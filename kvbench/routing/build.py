@@ -28,6 +28,7 @@ from .router import (
     REQUESTS,
     RING,
     STICKY,
+    STICKY_FEWEST,
     TRUTH,
     UNKNOWN,
     Router,
@@ -43,7 +44,7 @@ _LOADS = {
     ("reported", "queued-tokens"): QUEUED_TOKENS,
     ("reported", "kv"): KV_USED,
 }
-_ASSIGN = {"ring": RING, "modulo": MODULO, "sticky": STICKY}
+_ASSIGN = {"ring": RING, "modulo": MODULO, "sticky": STICKY, "sticky-fewest": STICKY_FEWEST}
 _BELIEF = {"own": OWN, "events": EVENTS, "truth": TRUTH}
 
 
@@ -69,6 +70,7 @@ def make_router(
     num, ports = requests.num_sequences, num_engines * settings.routers
     session, names = _sessions(requests)
     points, owners = make_ring([engine_name(e) for e in range(num_engines)], settings.ring_points)
+    counted = len(names) * settings.routers if settings.policy == "session" else 0
     belief = _BELIEF[belief_of(settings)]
     limit = settings.tree_tokens // block_tokens
     values = {
@@ -89,6 +91,7 @@ def make_router(
         "lost_events": round(settings.events_lost * (1 << 32)),
         "lottery": np.uint64((seed if settings.seed < 0 else settings.seed) + (1 << 40)),
         "predicted": UNKNOWN,
+        "best": UNKNOWN,
         "cached": np.zeros(num_engines, np.int64),
         "booked": np.zeros(num, np.int64),
         "turns": np.zeros(settings.routers, np.int64),
@@ -96,6 +99,9 @@ def make_router(
         "session": session,
         "session_point": np.array([point_of(name) for name in names], np.int64),
         "home": np.full(len(names) * settings.routers, NO_ENGINE, np.int64),
+        "flying": np.zeros(counted, np.int64),
+        "seat": np.full(counted, NO_ENGINE, np.int64),
+        "seated": np.zeros(ports, np.int64),
         "ring_point": points,
         "ring_engine": owners,
         "tree": make_holder_tree(ports, limit),

@@ -11,7 +11,18 @@ from numba import njit
 
 from ..core.jit import PLAIN
 from ..scheduler.state import Sequences
-from . import belief, by_load, cache_aware, kv_aware, own_file, predicted_ttft, prefix_hash, scorers, sessions
+from . import (
+    belief,
+    by_load,
+    cache_aware,
+    kv_aware,
+    longest_prefix,
+    own_file,
+    predicted_ttft,
+    prefix_hash,
+    scorers,
+    sessions,
+)
 from .router import HEAR_FUNCTION, ROUTE_FUNCTION, Router
 from .settings import RouterSettings
 
@@ -29,8 +40,9 @@ _VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "random": (by_load.at_random, by_load.hear),
     "least-loaded": (by_load.least_loaded, by_load.hear),
     "power-of-two": (by_load.power_of_two, by_load.hear),
-    "session": (sessions.route, by_load.hear),
+    "session": (sessions.route, sessions.hear),
     "prefix-hash": (prefix_hash.route, by_load.hear),
+    "longest-prefix": (longest_prefix.route, belief.hear),
     "cache-aware": (cache_aware.route, cache_aware.hear),
     "kv-aware": (kv_aware.route, kv_aware.hear),
     "scorers": (scorers.route, belief.hear),

@@ -46,7 +46,7 @@ SENT, FIRST_TOKEN, ENDED, OUTPUT_BLOCK, STORED, REMOVED, LOST = np.arange(7)
 # STORED, REMOVED   the engine has, or has no more, the block whose chain hash is `subject`
 # LOST         the engine's cache is empty
 
-RING, MODULO, STICKY = range(3)
+RING, MODULO, STICKY, STICKY_FEWEST = range(4)
 OWN, EVENTS, TRUTH = range(3)
 
 PREFILL_STEP = 512
@@ -76,6 +76,7 @@ class RouterRules:
     hears_loss: "b1"
     prefix_tokens: "i8"
     bound: "f8"
+    min_match_tokens: "i8"
     match_threshold: "f8"
     balance_abs: "f8"
     balance_rel: "f8"
@@ -107,12 +108,15 @@ class Router:
                  `num_late` of them from late_head on
     delay_ns     of what it hears. lost_events: the share that is lost, in 2 ** -32. lottery: decides which
     predicted    tokens that the router believes cached where it sends the sequence; UNKNOWN
+    best         the same of the engine that has most, of those that take requests; UNKNOWN
     cached       (n,) the same of every engine, as looked up last
     booked       (s,) tokens that a sequence has in PENDING_TOKENS
     turns        (r,) decisions so far
     random       state of its generator
     session      (requests,) number of the session's key, NONE = no session. session_point: (keys,) on the ring
-    home         (r x keys,) engine of a session under assign = sticky; NO_ENGINE = none yet
+    home         (r x keys,) engine of a session that sticks; NO_ENGINE = none yet
+    flying       (r x keys,) requests in flight of a session. seat: (r x keys,) the engine that it was sent to last
+    seated       (r x n,) sessions in flight
     ring_point, ring_engine   (points,) the ring, ascending
     tree, blocks_told   beliefs: what was sent where; what the engines' events say
     next_evict   ns, when the tree is trimmed next
@@ -142,6 +146,7 @@ class Router:
     lost_events: "i8"
     lottery: "u8"
     predicted: "i8"
+    best: "i8"
     cached: "i8[::1]"
     booked: "i8[::1]"
     turns: "i8[::1]"
@@ -149,6 +154,9 @@ class Router:
     session: "i8[::1]"
     session_point: "i8[::1]"
     home: "i8[::1]"
+    flying: "i8[::1]"
+    seat: "i8[::1]"
+    seated: "i8[::1]"
     ring_point: "i8[::1]"
     ring_engine: "i8[::1]"
     tree: "HolderTree"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from ..core.jit import inline
+from ..core.jit import inline, jit
+from .by_load import count
 from .choose import accepting, least, num_accepting, turn_to
 from .ring import ring_place
-from .router import NO_ENGINE, RING, STICKY
+from .router import ENDED, NO_ENGINE, RING, SENT, STICKY
 
 
 def route(router, seqs, seq, now):
     """By the ring, by the key modulo the engines there are, or where the session was before.
 
     source   ring: vLLM's production stack. modulo: SGLang's router before plain HTTP workers, where one worker more
-             moves nearly all keys. sticky: its policy manual, with the least loaded worker for a new key
+             moves nearly all keys. sticky: its policy manual, with the least loaded worker for a new key (min_load);
+             sticky-fewest: with the one that has the fewest keys in flight (min_group)
     """
     turn_to(router, seqs, seq)
     session = router.session[seqs.request[seq]]
@@ -20,8 +22,8 @@ def route(router, seqs, seq, now):
         return least(router)
     if router.rules.assign == RING:
         return on_ring(router, router.session_point[session])
-    if router.rules.assign == STICKY:
-        return _home(router, router.base // router.rules.num_engines * router.session_point.size + session)
+    if router.rules.assign >= STICKY:
+        return _home(router, _key(router, session))
     n = num_accepting(router)
     return accepting(router, router.session_point[session] % n) if n > 0 else NO_ENGINE
 
@@ -39,9 +41,41 @@ def on_ring(router, point):
 
 
 @inline
+def _key(router, session):
+    return router.base // router.rules.num_engines * router.session_point.size + session
+
+
+@inline
 def _home(router, key):
     engine = router.home[key]
     if engine == NO_ENGINE or router.accepts[engine] == 0:
-        engine = least(router)
+        engine = least(router) if router.rules.assign == STICKY else fewest(router)
         router.home[key] = engine
     return engine
+
+
+@jit
+def fewest(router):
+    """The engine with the fewest sessions in flight, of equal ones the first; NO_ENGINE."""
+    best, seated, base = NO_ENGINE, router.seated, router.base
+    for engine in range(router.accepts.size):
+        if router.accepts[engine] == 1 and (best == NO_ENGINE or seated[base + engine] < seated[base + best]):
+            best = engine
+    return best
+
+
+def hear(router, seqs, event, subject, engine, now):
+    """A session is in flight where its last request went, until all of them have ended."""
+    count(router, seqs, event, subject, engine)
+    if (event != SENT and event != ENDED) or router.session[seqs.request[subject]] < 0:
+        return
+    key, base = _key(router, router.session[seqs.request[subject]]), router.base
+    if event == ENDED:
+        router.flying[key] -= 1
+        router.seated[base + router.seat[key]] -= router.flying[key] == 0
+        return
+    if router.flying[key] > 0:
+        router.seated[base + router.seat[key]] -= 1
+    router.flying[key] += 1
+    router.seat[key] = engine
+    router.seated[base + engine] += 1

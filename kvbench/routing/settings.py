@@ -18,6 +18,7 @@ POLICIES = {
     "power-of-two": "the less loaded of two drawn at random",
     "session": "the engine of the session: sticky, or by a consistent hash",
     "prefix-hash": "by a consistent hash of the first tokens; the least loaded engine where that is too much",
+    "longest-prefix": "who was sent most of the prompt before, whatever its load (vLLM's production stack)",
     "cache-aware": "who was sent most of the prompt before, unless the load is uneven (SGLang)",
     "kv-aware": "the least cost of blocks to prefill and blocks held (Dynamo)",
     "scorers": "the highest sum of weighted scores of queue, KV and prefix (llm-d)",
@@ -26,9 +27,9 @@ POLICIES = {
 }
 """Policy -> one line for `kvbench list`."""
 
-_BELIEVERS = ("cache-aware", "kv-aware", "scorers", "predicted-ttft")
-_BY_LOAD = ("least-loaded", "power-of-two", "session", "prefix-hash", "cache-aware")
-_DRAWING = ("random", "power-of-two", "kv-aware", "scorers")
+_BELIEVERS = ("cache-aware", "longest-prefix", "kv-aware", "scorers", "predicted-ttft")
+_BY_LOAD = ("least-loaded", "power-of-two", "session", "prefix-hash", "longest-prefix", "cache-aware")
+_DRAWING = ("random", "power-of-two", "longest-prefix", "kv-aware", "scorers")
 _REPORTED = (*_BY_LOAD, "scorers", "predicted-ttft")
 
 PREDICTING = ("predicted-ttft", "oracle")
@@ -93,15 +94,18 @@ class RouterSettings:
         "choice",
         "ring",
         "",
-        "a session's engine: ring = consistent hash, modulo, or sticky = where it was first, the least loaded then",
+        "of a session: a hash on a ring or modulo, or where it was first: the least loaded, the fewest sessions",
         ("session",),
-        choices=("ring", "modulo", "sticky"),
+        choices=("ring", "modulo", "sticky", "sticky-fewest"),
     )
     ring_points: int = _key(
         "int", 160, "points", "of an engine on a ring", ("session", "prefix-hash"), low=1, high=65536
     )
     prefix_tokens: int = _key("int", 256, "tokens", "of the prompt's start that are hashed", ("prefix-hash",), low=1)
     bound: float = _key("float", 1.25, "", "times the mean load is too much", ("prefix-hash",), low=1)
+    min_match_tokens: int = _key(
+        "int", 0, "tokens", "of a prompt known somewhere that are enough", ("longest-prefix",), low=0
+    )
     match_threshold: float = _key(
         "float", 0.3, "share", "of a prompt known there that is enough (older: 0.5)", ("cache-aware",), low=0, high=1
     )

@@ -103,7 +103,7 @@ def _reserve(e, row):
     if not t.outputs:
         stop = min(stop, e.seqs.prompt[seq] // e.rules.block_tokens)
     host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
-    host.touch(tier, 0, stop)
+    host.touch(tier, start if tier.arc.is_on else 0, stop)  # ARC: what it has offered before is no use again
     kept = host.pin_present(tier, start, stop)
     count = 0
     for i in range(start, stop):

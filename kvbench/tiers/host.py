@@ -22,6 +22,7 @@ from ..core.jit import inline, jit, struct
 from ..prefix.block_hash import EMPTY, erase, find_entry, register
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.eviction.ghosts import recall, remember
+from ..prefix.eviction.own_file import find_policy
 from ..prefix.eviction.policies import OWN, Policy
 from ..prefix.keys import fill_keys
 from ..prefix.leaf_heap import EvictionOrder, make_order, offer
@@ -40,9 +41,13 @@ from ..prefix.node import (
     WORD_B,
 )
 from ..prefix.own_policy import pop_any
+from . import arc
+from .arc import T1, T2, Arc, make_arc
 
 ABSENT, COPYING, CONFIRMED = (np.int64(i) for i in range(3))
 NO_SLOT = np.int64(0)
+
+ARC = "arc"
 
 # Counters of a tier.
 WRITTEN, REFUSED, EVICTED, FOUND_BLOCKS, LOADED = range(5)
@@ -58,7 +63,7 @@ class HostTier:
     content      (n + 1,) chain hash, 0 = none. state: (n + 1,) of its copy
     table        (tag << 32 | slot), a power of two, as in prefix.block_hash; used: entries that are not EMPTY
     free         (n,) stack of slots, the first num_free of them
-    order        who is evicted first
+    order        who is evicted first; arc: the same where the policy is ARC
     closed       a parent is not evicted before its children
     names        (m,) scratch: chain hashes of a sequence. slots: (m,) scratch. row: (m,) scratch, blocks of the device
     counters     (5,) see above
@@ -71,6 +76,7 @@ class HostTier:
     free: "i4[::1]"
     num_free: "i8"
     order: "EvictionOrder"
+    arc: "Arc"
     closed: "b1"
     names: "i8[::1]"
     slots: "i4[::1]"
@@ -78,10 +84,18 @@ class HostTier:
     counters: "i8[::1]"
 
 
+def policy_of(name: str) -> Policy:
+    """What a tier's policy hears of its records. ARC hears of copies, and needs nothing of them."""
+    return find_policy("lru" if name == ARC else name)
+
+
 def make_host(
-    num_slots: int, policy: Policy, closed: bool, longest: int, block_ns: Any = (), seed: int = 0
+    num_slots: int, policy: Policy | str, closed: bool, longest: int, block_ns: Any = (), seed: int = 0
 ) -> HostTier:
-    """An empty tier. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order."""
+    """An empty tier. policy: or its name. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order."""
+    is_arc = policy == ARC
+    if isinstance(policy, str):
+        policy = policy_of(policy)
     nodes = np.zeros((num_slots + 1, NODE_COLUMNS), np.int64)
     return HostTier(
         np.zeros(num_slots + 1, np.int64),
@@ -91,6 +105,7 @@ def make_host(
         np.arange(num_slots, 0, -1).astype(np.int32),
         num_slots,
         make_order(nodes, max(num_slots, 1), policy, block_ns, seed),
+        make_arc(num_slots, is_arc),
         closed,
         np.zeros(longest + 1, np.int64),
         np.zeros(longest + 1, np.int32),
@@ -148,6 +163,9 @@ def touch(tier, start, stop):
 @jit
 def touch_names(tier, names, start, stop):
     """Copies of names[start:stop] were of use; the last first, so that tails leave before heads."""
+    if tier.arc.is_on:
+        _touch_arc(tier, names, start, stop)
+        return
     order, nodes = tier.order, tier.order.nodes
     for i in range(stop - 1, start - 1, -1):
         slot = slot_of(tier, names[i])
@@ -161,10 +179,21 @@ def touch_names(tier, names, start, stop):
             _offer(tier, slot)
 
 
+@jit
+def _touch_arc(tier, names, start, stop):
+    for i in range(stop - 1, start - 1, -1):
+        slot = slot_of(tier, names[i])
+        if slot == NO_SLOT:
+            arc.learn(tier.arc, names[i])
+        else:
+            is_again = tier.state[slot] == CONFIRMED or tier.arc.member[slot] == T2
+            arc.to_end(tier.arc, slot, T2 if is_again else T1)
+
+
 @inline
 def _offer(tier, slot):
     nodes = tier.order.nodes
-    if nodes[slot, LOCK] == 0 and nodes[slot, CHILDREN] == 0:
+    if not tier.arc.is_on and nodes[slot, LOCK] == 0 and nodes[slot, CHILDREN] == 0:
         offer(tier.order, slot, tier.order.clock)
 
 
@@ -199,6 +228,8 @@ def reserve(tier, content, parent, depth):
     nodes[slot, PARENT] = above
     if above != NO_SLOT:
         nodes[above, CHILDREN] += 1
+    if tier.arc.is_on:
+        arc.enter(tier.arc, slot, content)
     if order.two_queues:
         nodes[slot, WORD_A] = np.int64(recall(order.ghosts, content))
     if order.policy == OWN:
@@ -212,9 +243,11 @@ def reserve(tier, content, parent, depth):
 def evict(tier):
     """The policy's first candidate leaves. False when there is none."""
     order, nodes = tier.order, tier.order.nodes
-    slot = pop_any(order, order.clock)
+    slot = arc.victim(tier.arc, nodes) if tier.arc.is_on else pop_any(order, order.clock)
     if slot == NO_SLOT:
         return False
+    if tier.arc.is_on:
+        arc.evicted(tier.arc, slot, tier.content[slot])
     if order.two_queues and nodes[slot, KEY] < 0:
         remember(order.ghosts, tier.content[slot], np.int64(1))
     _remove(tier, slot)
@@ -225,6 +258,8 @@ def evict(tier):
 @jit
 def _remove(tier, slot):
     nodes = tier.order.nodes
+    if tier.arc.is_on:
+        arc.leave(tier.arc, slot)
     tier.used -= erase(tier.table, tier.content[slot], slot)
     tier.content[slot] = 0
     tier.state[slot] = ABSENT

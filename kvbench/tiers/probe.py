@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import entry
-from . import host
+from . import arc, host
 
 
 @entry
@@ -77,3 +77,15 @@ def end_writing(tier, slot, is_there):
         host.confirm(tier, tier.slots, 0, 1)
     else:
         host.withdraw(tier, tier.slots, 0, 1)
+
+
+@entry
+def learn(tier, content):
+    """Somebody asks for what is not there (ARC)."""
+    arc.learn(tier.arc, content)
+
+
+@entry
+def to_end(tier, slot, which):
+    """A copy becomes the youngest of t1 or t2 (ARC)."""
+    arc.to_end(tier.arc, slot, which)

@@ -19,7 +19,9 @@ HOST_EVICTION = (
     "cost-aware",
     "gdsf",
     "random",
+    "arc",
 )
+"""Those of the device's cache that need no more than a record, and ARC."""
 LOADS = ("layerwise", "whole")
 """layerwise: a request is admitted with its hits, and each layer of its prefill waits for that layer's KV. whole: it is
 admitted once all of it is there."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..core.jit import jit, struct
 from ..memory.links import DELAY, Links, add_link
-from ..prefix.eviction.own_file import find_policy
 from .host import HostTier, make_host
 from .rules import STOP_POLICIES, StoreRules, TierRules
 
@@ -106,7 +105,7 @@ class Storage:
 
 def make_storage(rules: StoreRules, links: Links, longest: int, seed: int = 0) -> Storage:
     """Empty storage; its links are added. longest: blocks of a sequence."""
-    pool = make_host(rules.blocks, find_policy(rules.eviction), False, longest if rules.blocks else 0, (), seed)
+    pool = make_host(rules.blocks, rules.eviction, False, longest if rules.blocks else 0, (), seed)
     if rules.blocks == 0:
         return Storage(pool)
     down, up = (add_link(links, r.setup_ns, r.fragment_ns, r.ns_per_byte) for r in (rules.down, rules.up))
@@ -131,9 +130,8 @@ def make_tiers(
         beside = down if link.half_duplex else -1
         up = add_link(links, link.up.setup_ns, link.up.fragment_ns, link.up.ns_per_byte, link.fair, beside)
     counted = 1 << (4 * rules.host_blocks).bit_length() if rules.min_offers > 1 else 1
-    policy = find_policy(rules.eviction or "lru")
     return Tiers(
-        make_host(rules.host_blocks, policy, rules.closed, longest if rules.on else 0, block_ns, seed),
+        make_host(rules.host_blocks, rules.eviction, rules.closed, longest if rules.on else 0, block_ns, seed),
         down,
         up,
         rules.min_offers,

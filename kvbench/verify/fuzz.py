@@ -19,7 +19,7 @@ import numpy as np
 
 from ..cluster.checked import run_checked
 from ..cluster.fleet import Fleet
-from ..cluster.loop import CONTROL, DONE, SLICE_OVER
+from ..cluster.loop import CONTROL, DONE
 from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError, UsageError
 from ..core.journal import CANCELLED
@@ -198,7 +198,7 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     try:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
             prepared(simulation)
-            status, intact = _run(simulation, MOST_TURNS * (len(table) + 10))
+            status, intact = run_checked(simulation.world, MOST_TURNS * (len(table) + 10))
         if any(e.fault == OUT_OF_KV for e in simulation.engines) and settings.scheduler.enable_mixed_chunk:
             early = True  # the engine would end here as well
         else:
@@ -218,17 +218,12 @@ def _simulation(seed: int, c: Combination, number: int, settings: EngineSettings
 
 
 def _run(simulation: Simulation, most_turns: int) -> tuple[int, bool]:
-    """To the end, checked after every turn; tables that fork are known to the plain check only."""
-    if not simulation.settings.cache.copy_on_write:
+    """To the end, checked after every turn."""
+    status, intact = run_checked(simulation.world, most_turns)
+    while status == CONTROL and intact:
+        simulation.act()
         status, intact = run_checked(simulation.world, most_turns)
-        while status == CONTROL and intact:
-            simulation.act()
-            status, intact = run_checked(simulation.world, most_turns)
-        return status, intact
-    for _ in range(most_turns):
-        if simulation.advance(max_steps=1):
-            return DONE, True
-    return SLICE_OVER, True
+    return status, intact
 
 
 def _wrong(simulation: Simulation, status: int, intact: bool) -> str:

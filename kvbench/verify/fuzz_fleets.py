@@ -67,7 +67,7 @@ def _router(one_of: Any, policy: str, seed: int) -> RouterSettings:
         tree_tokens=one_of(1, 60, 1 << 24),
         evict_interval_s=one_of(1e-6, 20e-6),
         ttl_s=one_of(0.0, 5e-6),
-        assign=one_of("ring", "modulo", "sticky"),
+        assign=one_of("ring", "modulo", "sticky", "sticky-fewest"),
         ring_points=one_of(1, 16),
         prefix_tokens=one_of(1, 16, 256),
         bound=one_of(1.0, 1.25, 1e9),

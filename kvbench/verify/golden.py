@@ -17,6 +17,7 @@ from ..core.errors import KvbenchError
 from .expert_moves import ReplicaChoices, TransferPlans
 from .expert_placement import AscendPolicies, Placements
 from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
+from .hicache import HiCache
 from .kv_router import KvRouter
 from .lmcache_cpu import LmcacheCpu
 from .pull_pair import PullPair
@@ -29,7 +30,9 @@ from .sglang_requests import SglangRequests
 from .sglang_scheduler import SglangScheduler
 from .stream import Stream
 from .vllm_offload import VllmOffload
+from .vllm_offload_connector import VllmOffloadConnector
 from .vllm_scheduler import VllmScheduler
+from .vllm_simple_connector import VllmSimpleConnector
 from .vllm_tables import VllmTables
 
 COMPONENTS: dict[str, type[Stream]] = {
@@ -49,8 +52,11 @@ COMPONENTS: dict[str, type[Stream]] = {
     "pd_nixl_pull": PullPair,
     "pd_queues": PushPair,
     "kv_router": KvRouter,
+    "hiradix_cache": HiCache,
     "local_cpu_backend": LmcacheCpu,
     "cpu_offload_manager": VllmOffload,
+    "offloading_connector": VllmOffloadConnector,
+    "simple_cpu_offload_connector": VllmSimpleConnector,
 }
 """Component in the header of a recording -> what replays it."""
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..prefix.eviction.policies import POLICIES
 from ..prefix.node import ACCESS, CREATED
 from ..tiers import probe
 from ..tiers.host import NO_SLOT, make_host
@@ -29,7 +28,7 @@ class LmcacheCpu:
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
         p = header["params"]
         self.policy = p["policy"]
-        self.tier = make_host(p["capacity"], POLICIES[self.policy.lower()], False, 1)
+        self.tier = make_host(p["capacity"], self.policy.lower(), False, 1)
         self.pins: Counter[int] = Counter()
         self.readers: Counter[int] = Counter()
         self.waiting: list[int] = []  # keys whose use has not been counted yet

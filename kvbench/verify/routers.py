@@ -45,7 +45,8 @@ class RouterStream:
     FIXED: ClassVar[dict[str, Any]] = {}
     PARAMS: ClassVar[frozenset[str]] = frozenset(
         "relabel policy cache_threshold balance_abs_threshold balance_rel_threshold eviction_interval_secs "
-        "max_tree_size workers worker_url header assignment_mode session_key node_names".split()
+        "max_tree_size workers worker_url header session_key node_names prefix_min_match_length "
+        "chunk_chars".split()
     )
     OPERATIONS: ClassVar[frozenset[str]] = frozenset("send release sleep".split())
 
@@ -57,7 +58,7 @@ class RouterStream:
         names = [row.get("key", row.get("session")) for row in sends]
         self.keys = {name: i for i, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
         self.settings = self.policy()
-        prompts = [[ord(c) for c in row.get("text", "")] or [_WIDEST] for row in sends]
+        prompts = [self.prompt(row) for row in sends]
         sessions = [-1 if name is None else self.keys[name] for name in names]
         self.router, self.seqs = router_parts(prompts, sessions, self.settings, self.num)
         self.verbs = verbs_of(self.settings)
@@ -68,6 +69,10 @@ class RouterStream:
     def policy(self) -> RouterSettings:
         """What the recorded router is here."""
         raise NotImplementedError
+
+    def prompt(self, row: Row) -> list[int]:
+        """The tokens of a send."""
+        return [ord(c) for c in row.get("text", "")] or [_WIDEST]
 
     def recorded(self, row: Row) -> Observed:
         return row.get("out", {})
@@ -116,16 +121,21 @@ class RouterStream:
 
 
 class SglangRouter(RouterStream):
-    """sglang-router: the text tree, and keys by BLAKE3 modulo the workers."""
+    """sglang-router: the text tree, keys by BLAKE3 modulo the workers, and keys that stay where they were first."""
 
     ENGINE: ClassVar[str] = "sglang-router"
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.3.2",)
-    FIXED: ClassVar[dict[str, Any]] = {"policy": frozenset(["cache_aware", "consistent_hashing"])}
+    FIXED: ClassVar[dict[str, Any]] = {
+        "policy": frozenset(["cache_aware", "consistent_hashing", "manual"]),
+        "assignment_mode": "min_group",
+    }
 
     def policy(self) -> RouterSettings:
         p = self.params
         if p["policy"] == "consistent_hashing":
             return RouterSettings(policy="session", assign="modulo", block_tokens=1)
+        if p["policy"] == "manual":
+            return RouterSettings(policy="session", assign="sticky-fewest", block_tokens=1)
         return RouterSettings(
             policy="cache-aware",
             block_tokens=1,
@@ -141,6 +151,13 @@ class SglangRouter(RouterStream):
         for name, key in self.keys.items():
             point = int.from_bytes(blake3_short(name.encode())[:8], "little")
             self.router.session_point[key] = point % self.num
+
+    def send(self, row: Row) -> Observed:
+        if self.params["policy"] == "manual":
+            seated = self.router.seated.tolist()
+            if seated[row["out"]["worker"]] == min(seated):  # of equal ones it draws
+                self._stays(row)
+        return super().send(row)
 
 
 class VllmRouter(RouterStream):
@@ -176,19 +193,37 @@ class SmgRouter(RouterStream):
 
 
 class StackRouter(RouterStream):
-    """vLLM's production stack: sessions on a ring; without one the fewest requests per second, unseen engines first."""
+    """vLLM's production stack: sessions on a ring, or the longest prefix; else the fewest requests per second, unseen
+    engines first.
+
+    A prompt is cut into chunks of some characters; what is left over is a chunk of its own, and counts as a whole one.
+    """
 
     ENGINE: ClassVar[str] = "vllm production-stack"
     VERSIONS: ClassVar[tuple[str, ...]] = ("main a6c01db0 (2026-08-05)",)
-    FIXED: ClassVar[dict[str, Any]] = {"policy": "session"}
+    FIXED: ClassVar[dict[str, Any]] = {"policy": frozenset(["session", "prefixaware"])}
     _NO_STATISTICS = -2
 
     def policy(self) -> RouterSettings:
-        return RouterSettings(policy="session", assign="ring", load="reported", block_tokens=1)
+        p = self.params
+        if p["policy"] == "session":
+            return RouterSettings(policy="session", assign="ring", load="reported", block_tokens=1)
+        self.chunk = p["chunk_chars"]
+        least = p["prefix_min_match_length"]
+        return RouterSettings("longest-prefix", load="reported", block_tokens=self.chunk, min_match_tokens=least)
+
+    def prompt(self, row: Row) -> list[int]:
+        if "family" not in row:
+            return super().prompt(row)
+        text = self.families[row["family"]][: row["cut"]] + row["ext"]
+        return [ord(c) for c in text] + [_WIDEST] * (-len(text) % self.chunk)
 
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
+        self.families = header.get("families", [])
         super().__init__(header, rows)
         self.ops = len(rows)
+        if self.params["policy"] == "prefixaware":
+            return
         for name, key in self.keys.items():
             self.router.session_point[key] = point_of(name)
         names = [self.params["node_names"].replace("<i>", str(i)) for i in range(self.num)]
@@ -199,7 +234,20 @@ class StackRouter(RouterStream):
         for engine in range(self.num):
             self.router.accepts[engine] = engine in row["endpoints"]
             self.router.load[engine, REQUESTS] = round(1000 * qps.get(str(engine), self._NO_STATISTICS))
-        return {"worker": super().send(row)["worker"]}
+        return self._by_prefix(row) if "family" in row else {"worker": super().send(row)["worker"]}
+
+    def _by_prefix(self, row: Row) -> Observed:
+        seq, router = self.number[row["id"]], self.router
+        chosen = int(self.verbs.route(router, self.seqs, seq, self.now))
+        cached = [int(router.cached[engine]) for engine in row["endpoints"]]
+        by_load = max(cached) < self.settings.min_match_tokens
+        like = [e for e, n in zip(row["endpoints"], cached, strict=True) if n == max(cached)]
+        candidates = [chosen] if by_load else like
+        recorded = row["out"]["worker"]
+        worker = recorded if recorded in candidates and chosen in candidates else chosen
+        self.book(seq, worker)
+        self._end(seq)
+        return {"match_length": max(cached), "candidates": like, "by_qps": by_load, "worker": worker}
 
     def last(self) -> Observed:
         return {"summary": {"ops": self.ops}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..engine import probe
@@ -38,7 +38,7 @@ class Planned(NamedTuple):
 class SchedulerStream(EngineStream):
     """An engine on the step-by-step path; a step's number is its time."""
 
-    def __init__(self, header: Row, settings: EngineSettings) -> None:
+    def __init__(self, header: Mapping[str, Any], settings: EngineSettings) -> None:
         requests = header["requests"]
         asked = [_asked(r, header["engine"] == "sglang") for r in requests]
         super().__init__([r["id"] for r in requests], asked, settings)
@@ -99,14 +99,14 @@ def _happened(step: Any) -> int | None:
     return None if step < 0 else int(step)
 
 
-def output_of(request: Row) -> list[int]:
+def output_of(request: Mapping[str, Any]) -> list[int]:
     """The tokens that the fake model emits: up to the declared length, or to the one that stops it."""
     output: list[int] = request["output"][: request["max_tokens"]]
     eos = request.get("eos")
     return output[: output.index(eos) + 1] if eos in output else output
 
 
-def _asked(request: Row, greater_is_more_urgent: bool) -> Asked:
+def _asked(request: Mapping[str, Any], greater_is_more_urgent: bool) -> Asked:
     namespace, priority = request.get("salt", request.get("ns")), request.get("priority", 0)
     urgency = -priority if greater_is_more_urgent else priority
     return Asked(request["prompt"], output_of(request), request["max_tokens"], namespace, urgency)

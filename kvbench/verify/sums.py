@@ -94,6 +94,7 @@ def _of_router(simulation: Simulation) -> list[tuple[str, int, int]]:
     return [
         ("loads that the router counts", int(np.abs(under_way).sum()), 0),
         ("blocks that live requests hold, as the router counts", int(fields_of(router["live"])["held"].sum()), 0),
+        ("sessions in flight", int(router["seated"].sum()), 0),
         ("blocks of their outputs", int(np.abs(router["output_blocks"]).sum()), 0),
         ("sequences that ended", int(simulation.world.clients.num_done), simulation.journal().status.size),
     ]

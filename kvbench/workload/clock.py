@@ -25,6 +25,9 @@ NS_OF_UNIT = {"s": NS_PER_S, "ms": NS_PER_MS, "us": NS_PER_US, "ns": 1}
 LARGEST_TIME = 2.2e18
 """Epoch nanoseconds of the year 2039."""
 
+_MOST_NS = 3.2e18
+"""A century; int64 holds three."""
+
 _SINCE_1970_S = (9.4e8, 2.2e9)
 """The years 2000 to 2039."""
 
@@ -44,10 +47,14 @@ _STAMP = re.compile(r"(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|([+
 _NO_TIME = np.datetime64("NaT", "ns")
 
 
-def from_first_ns(times: F64, unit: str) -> I64:
-    """(n,) ns from the earliest time; NaN is 0."""
+def from_first_ns(times: F64, unit: str, place: str) -> I64:
+    """(n,) ns from the earliest time; NaN is 0. UsageError: they are centuries apart. place: the trace's name."""
     passed = np.nan_to_num(times - np.nanmin(times)) if not np.isnan(times).all() else np.zeros(times.size)
-    return np.rint(passed * NS_OF_UNIT[unit]).astype(np.int64)
+    passed_ns = np.rint(passed * NS_OF_UNIT[unit])
+    if (passed_ns >= _MOST_NS).any():
+        row = f"from {shown(float(np.nanmin(times)))} to {shown(float(np.nanmax(times)))}"
+        raise UsageError(f"{place}: as {unit} the times are more than a century apart ({row}); check trace.time_unit")
+    return passed_ns.astype(np.int64)
 
 
 def unit_of(times: F64, own: str, options: TraceOptions, trace: Trace, name: str = "") -> tuple[str, tuple[str, ...]]:

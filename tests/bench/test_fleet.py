@@ -166,3 +166,35 @@ def test_what_is_wrong_is_one_line(options, said, capsys):
     err = capsys.readouterr().err.strip()
     assert said in err, err
     assert len(err.splitlines()) == 1
+
+
+def test_against_the_belief_for_balance(tmp_path, capsys):
+    """Cache-aware with no patience for uneven loads leaves who has the prompt; the longest prefix never does."""
+    shared = ["--replicas", "3", "--set", "sharing.system=2000"]
+    folder = run(tmp_path, *shared, "--router", "cache-aware", "--set", "router.balance_abs=0")
+    sent = rows(folder / "requests.csv")
+    against = [int(r["best_predicted_tokens"]) > int(r["predicted_cached_tokens"]) for r in sent]
+    share = sum(against) / len(against)
+    assert 0 < share < 1
+    assert f"balance      {100 * share:.2f} % of requests went elsewhere" in capsys.readouterr().out
+    document = json.loads((folder / "run.json").read_text())
+    assert document["fleet"]["against_belief"] == pytest.approx(share)
+    run(tmp_path, *shared, "--router", "longest-prefix")
+    assert "balance      0.00 % of requests went elsewhere" in capsys.readouterr().out
+    run(tmp_path, *shared, "--router", "round-robin")
+    assert "balance" not in capsys.readouterr().out
+
+
+def test_routers_in_one_picture(tmp_path):
+    """Hit rate and queue p99 of each engine by policy, in `plot` and in the page of a grid."""
+    grid = ["--replicas", "2", "--grid", "router.policy=round-robin,cache-aware"]
+    folder = run(tmp_path, *grid)
+    assert call(["plot", str(folder), "--what", "fleet", "-o", str(tmp_path / "f.svg"), "-q"]) == 0
+    assert call(["report", str(folder), "-o", str(tmp_path / "r.html"), "-q"]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "<h2>Engines</h2>" in page
+    for point in sorted(folder.glob("00*")):
+        document = json.loads((point / "run.json").read_text())
+        most = max(e["queue_p99_ms"] or 0 for e in document["fleet"]["engines"])
+        assert f"<td>{document['fleet']['router']}</td>" in page
+        assert f"<td>{most:,.1f} ms</td>" in page

@@ -142,8 +142,15 @@ def test_seeds_show_the_goodput(capsys):
     out = capsys.readouterr().out
     assert "kept ttft:3" in out
     header, _, first = out.splitlines()[3:6]
-    assert header.split()[:4] == ["seed", "good/s", "kept", "%"]
+    assert header.split()[:4] == ["seed", "goodput/s", "kept", "%"]
+    assert header.count("goodput/s") == 1
     assert first.split()[2] == "100.00"
     assert max(map(len, out.splitlines())) <= 100
     assert call(["run", "chat", *SMALL, "--seeds", "2", "-q"]) == 0
-    assert "good/s" not in capsys.readouterr().out
+    assert "goodput" not in capsys.readouterr().out
+
+
+def test_seeds_show_small_figures_with_the_digits_that_tell_them_apart(capsys):
+    assert call(["run", "chat", *SMALL, "--seeds", "2", "--request-rate", "0.5", "--goodput", "ttft:500", "-q"]) == 0
+    first, second = capsys.readouterr().out.splitlines()[5:7]
+    assert first.split()[1] != second.split()[1]

@@ -16,7 +16,18 @@ from kvbench.engine.partition import is_intact
 from kvbench.engine.settings import EngineSettings
 from kvbench.prefix import node
 from kvbench.scheduler.state import Engine
-from kvbench.scheduler.state_columns import BLOCKS, COMPUTED, FIRST_TERMINAL, PUBLISHED
+from kvbench.scheduler.state_columns import (
+    BLOCKS,
+    COMPUTED,
+    FIRST_TERMINAL,
+    FOLLOWS,
+    KEPT_SLOT,
+    NO_REQUEST,
+    PARENT,
+    PHASE,
+    PUBLISHED,
+    WANTED,
+)
 
 from .compare import small_tables
 from .test_runs import SGLANG, VLLM, mixed_asks
@@ -27,10 +38,10 @@ pytestmark = pytest.mark.skipif(not PLAIN, reason="scalars of the state are set 
 Damage = Callable[[Engine], None]
 
 
-def half_way(system: EngineSettings) -> Engine:
+def half_way(system: EngineSettings, ready: Callable[[Simulation], bool]) -> Engine:
     """An engine in the middle of its work: sequences run and have ended, blocks are free, cached, shared, private."""
     simulation = Simulation(request_table(mixed_asks()), replace(system, fast=False), small_tables())
-    while not is_busy(simulation):
+    while not ready(simulation):
         assert not simulation.advance(max_steps=1)
     check_integrity(simulation.engine)
     return simulation.engine
@@ -290,17 +301,113 @@ SEQUENCES = [
 ]
 
 
+# ---------------------------------------------------------------- a policy over block hash
+
+
+def visible_block(e: Engine, held: bool) -> int:
+    return int(next(b for b in np.flatnonzero(e.pool.content) if (e.pool.refs[b] > 0) == held))
+
+
+def lose_a_block_of_the_policy(e: Engine) -> None:
+    e.hashes.order.nodes[visible_block(e, held=True), node.LENGTH] = 0
+
+
+def let_the_policy_hold_nobody(e: Engine) -> None:
+    e.hashes.order.nodes[visible_block(e, held=True), node.LOCK] = 0
+
+
+def let_the_policy_hold_what_is_free(e: Engine) -> None:
+    e.hashes.order.nodes[visible_block(e, held=False), node.LOCK] = 1
+
+
+def offer_nothing(e: Engine) -> None:
+    e.hashes.order.heap.size = 0
+
+
+def offer_under_an_old_key(e: Engine) -> None:
+    e.hashes.order.nodes[visible_block(e, held=False), node.KEY] += 1
+
+
+def hide_behind_a_visible_block(e: Engine) -> None:
+    """A block without content goes behind one that has some."""
+    after, before = e.pool.after, e.pool.before
+    block, last = first_free(e), int(before[0])
+    assert e.pool.content[block] == 0
+    assert e.pool.content[last] != 0
+    after[0], before[after[block]] = after[block], 0
+    after[last], before[block], after[block], before[0] = block, last, 0, block
+
+
+POLICY = [
+    lose_a_block_of_the_policy,
+    let_the_policy_hold_nobody,
+    let_the_policy_hold_what_is_free,
+    offer_nothing,
+    offer_under_an_old_key,
+    hide_behind_a_visible_block,
+]
+
+
+# ---------------------------------------------------------------- tables that fork
+
+
+def has_forked(simulation: Simulation) -> bool:
+    e = simulation.engine
+    return is_busy(simulation) and e.kept_head >= 0 and bool((e.pool.refs > 1).any())
+
+
+def forget_the_kept_tables(e: Engine) -> None:
+    e.kept_head = -1
+
+
+def keep_a_table_for_nobody(e: Engine) -> None:
+    kept = e.lineage[:, KEPT_SLOT] >= 0
+    parent = int(np.flatnonzero(kept)[0])
+    e.lineage[e.lineage[:, PARENT] == parent, PARENT] = NO_REQUEST
+    e.lineage[parent, WANTED] = 0
+
+
+def keep_it_in_another_slot(e: Engine) -> None:
+    e.lineage[np.flatnonzero(e.lineage[:, KEPT_SLOT] >= 0)[0], KEPT_SLOT] += 1
+
+
+def miscount_who_wants_it(e: Engine) -> None:
+    e.lineage[np.flatnonzero(e.lineage[:, WANTED])[-1], WANTED] += 1
+
+
+def follow_with_memory(e: Engine) -> None:
+    e.slots.rec[running_slot(e), PHASE] = FOLLOWS
+
+
+FORKS = [
+    forget_the_kept_tables,
+    keep_a_table_for_nobody,
+    keep_it_in_another_slot,
+    miscount_who_wants_it,
+    follow_with_memory,
+]
+
+RANKED = replace(VLLM, cache=replace(VLLM.cache, eviction="lfu"))
+FORKED = replace(VLLM, cache=replace(VLLM.cache, num_blocks=60, copy_on_write=True))
+
+
 def cases() -> list[object]:
+    groups = (
+        ("vllm", VLLM, LIST + SEQUENCES, is_busy),
+        ("sglang", SGLANG, TREE + SEQUENCES, is_busy),
+        ("ranked", RANKED, POLICY, is_busy),
+        ("forks", FORKED, FORKS + LIST, has_forked),
+    )
     return [
-        pytest.param(system, damage, id=f"{name}-{damage.__name__}")
-        for name, system, kinds in (("vllm", VLLM, LIST), ("sglang", SGLANG, TREE))
-        for damage in kinds + SEQUENCES
+        pytest.param(system, damage, ready, id=f"{name}-{damage.__name__}")
+        for name, system, kinds, ready in groups
+        for damage in kinds
     ]
 
 
-@pytest.mark.parametrize(("system", "damage"), cases())
-def test_damage_is_seen(system, damage: Damage):
-    engine = half_way(system)
+@pytest.mark.parametrize(("system", "damage", "ready"), cases())
+def test_damage_is_seen(system, damage: Damage, ready):
+    engine = half_way(system, ready)
     assert is_intact(engine)
     damage(engine)
     with pytest.raises(KvbenchError, match="integrity"):

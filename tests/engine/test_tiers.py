@@ -81,7 +81,7 @@ def stores(draw: st.DrawFn) -> StoreRules:
     link = LinkRules(setup_ns=draw(st.sampled_from([0, 400, 60_000])), ns_per_byte=draw(st.sampled_from([1.0, 50.0])))
     return StoreRules(
         blocks=draw(st.sampled_from([0, 6, 500, 500])),
-        eviction=draw(st.sampled_from(["lru", "fifo"])),
+        eviction=draw(st.sampled_from(["lru", "fifo", "arc"])),
         block_bytes=20,
         batch_blocks=draw(st.sampled_from([1, 3, 128])),
         min_prefetch_tokens=draw(st.sampled_from([1, 16])),
@@ -109,7 +109,7 @@ def test_random_workloads_with_a_host_tier(name, load):
         st.booleans(),
         st.sampled_from([12, 30, 300]),
         st.sampled_from([20, 20, 3_000, 150_000]),
-        st.sampled_from(["lru", "lfu", "fifo", "s3fifo", "sieve"]),
+        st.sampled_from(["lru", "lfu", "fifo", "s3fifo", "sieve", "arc", "arc"]),
         st.booleans(),
         st.integers(1, 2),
         st.booleans(),

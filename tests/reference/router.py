@@ -36,6 +36,7 @@ DEFAULTS = {
     "belief": "own",
     "prefix_tokens": 256,
     "bound": 1.25,
+    "min_match_tokens": 0,
     "match_threshold": 0.3,
     "balance_abs": 64.0,
     "balance_rel": 1.5,
@@ -52,7 +53,7 @@ DEFAULTS = {
     "weight_requests": 0.0,
 }
 SECOND = 1_000_000_000
-BELIEVERS = ("cache-aware", "kv-aware", "scorers", "predicted-ttft", "oracle")
+BELIEVERS = ("cache-aware", "longest-prefix", "kv-aware", "scorers", "predicted-ttft", "oracle")
 
 
 class ReferenceRouter:
@@ -70,6 +71,7 @@ class ReferenceRouter:
         self.draws = SplitMix(seed)
         self.turn = 0
         self.homes = {}
+        self.in_flight, self.last_at, self.session = {}, {}, None
         self.tree, self.clock, self.next_evict = ReferenceTree(), 0, 0
         self.ring = {}
         for number in range(num_engines):
@@ -77,7 +79,8 @@ class ReferenceRouter:
                 self.ring[_point(f"engine-{number}-{i}")] = number
 
     def choose(self, prompt=(), session=None, now=0):
-        """The engine of a request, or None."""
+        """The engine of a request, or None; `sent` follows at once."""
+        self.session = session
         self.cached = [0] * len(self.engines)
         self._trim(now)
         there = [n for n, e in enumerate(self.engines) if e.accepts]
@@ -127,6 +130,8 @@ class ReferenceRouter:
         blocks = self.blocks(prompt)
         pending = max(len(prompt) - self.cached[engine], 0)
         self.engines[engine].live[request] = [len(prompt), pending, blocks, 0]
+        self.in_flight[request] = self.session
+        self.last_at[self.session] = engine
         if self.policy not in BELIEVERS or self.belief != "own":
             return
         if self.policy != "cache-aware":
@@ -145,6 +150,7 @@ class ReferenceRouter:
 
     def ended(self, request, engine):
         del self.engines[engine].live[request]
+        del self.in_flight[request]
 
     def load_of(self, number):
         e = self.engines[number]
@@ -179,11 +185,16 @@ class ReferenceRouter:
         point = _point(str(session))
         if self.assign == "modulo":
             return there[point % len(there)]
-        if self.assign == "sticky":
+        if self.assign.startswith("sticky"):
             if self.homes.get(session) not in there:
-                self.homes[session] = self._least_loaded(there)
+                load = self.load_of if self.assign == "sticky" else self._sessions_at
+                self.homes[session] = min(there, key=load)
             return self.homes[session]
         return self._on_ring(there, point)
+
+    def _sessions_at(self, number):
+        """Sessions with requests in flight whose last request went there."""
+        return sum(self.last_at[s] == number for s in set(self.in_flight.values()) - {None})
 
     def _on_ring(self, there, point):
         points = sorted(p for p, owner in self.ring.items() if owner in there)
@@ -260,6 +271,12 @@ class ReferenceRouter:
                 if self._below(num) == 0:
                     best = n
         return best
+
+    def _longest_prefix(self, there, prompt, session):
+        self._believe(prompt)
+        if max(self.cached[n] for n in there) < self.min_match_tokens:
+            return self._least_loaded(there)
+        return self._draw_least(there, [-cached for cached in self.cached])
 
     def _scorers(self, there, prompt, session):
         self._believe(prompt)

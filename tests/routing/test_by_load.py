@@ -20,7 +20,7 @@ LOADS = [(load, by) for load in ("own", "reported") for by in ("requests", "queu
 def cases(draw, policies):
     policy = draw(st.sampled_from(policies))
     load, by = draw(st.sampled_from(LOADS))
-    assign = draw(st.sampled_from(["ring", "modulo", "sticky"]))
+    assign = draw(st.sampled_from(["ring", "modulo", "sticky", "sticky-fewest"]))
     seed = draw(st.integers(0, 5))
     num = draw(st.integers(1, 5))
     asks = [((1,) * draw(st.integers(1, 30)), draw(st.sampled_from([None, 3, 7, 8, 9, 12]))) for _ in range(25)]

@@ -27,6 +27,7 @@ OPTIONS = {
         "balance_abs": [0.0, 1.0, 2.0, 64.0],
         "balance_rel": [1.0, 1.1, 2.0],
     },
+    "longest-prefix": {"min_match_tokens": [0, 4, 8]},
     "kv-aware": {
         "credit": [0.0, 0.5, 1.0],
         "credit_decay": [0.0, 0.0, 1.0],
@@ -48,7 +49,7 @@ def prompt(random):
 def case(policy, random):
     options = {name: random.choice(values) for name, values in OPTIONS[policy].items()}
     options["seed"] = random.randint(0, 3)
-    if policy in ("prefix-hash", "cache-aware"):
+    if policy in ("prefix-hash", "cache-aware", "longest-prefix"):
         options["load"] = random.choice(["own", "reported"])
     if policy == "prefix-hash":
         options["ring_points"] = 3

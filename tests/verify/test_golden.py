@@ -41,10 +41,8 @@ ONE_EACH = {
 
 NOT_MODELLED = (
     "dyn_05_hash",  # kvbench names blocks by what is in them
-    "ps_03_prefix_256",  # prompts by 128 characters
     "ps_05_qps_window",  # requests per second of a window
     "ps_06_roundrobin",  # a turn of its own for every set of endpoints
-    "sgl_11_manual_mingroup",  # by the sessions in flight
     "sgl_13_prefix_hash_http",  # refuses everything: no tokens
 )
 

@@ -11,7 +11,8 @@ from kvbench.verify.recording import Recording, Row, find_recordings, read_recor
 
 from ..recordings import CHOICE, SHARED
 
-CHOSEN = [p for p in find_recordings(CHOICE) if p.name.startswith(("lmcache_cpu", "vllm_offmgr"))]
+KINDS = ("lmcache_cpu", "vllm_offmgr", "vllm_offconn", "vllm_simpleconn", "hicache")
+CHOSEN = [p for p in find_recordings(CHOICE)[0] if p.name.startswith(KINDS)]
 ALL = SHARED / "recordings" / "tiers"
 
 
@@ -19,15 +20,15 @@ ALL = SHARED / "recordings" / "tiers"
 def test_every_recorded_value_agrees(path):
     verdict = verify(read_recording(path))
     assert (verdict.unknown, verdict.differences) == ("", ())
-    assert verdict.agreed == verdict.steps > 100
+    assert verdict.agreed == verdict.steps > 50
 
 
-def test_all_recordings_agree_or_are_said_to_be_unknown():
+def test_all_recordings_agree():
     if not ALL.is_dir():
         pytest.skip("the recordings are not on this machine")
-    verdicts = [verify(read_recording(p)) for p in find_recordings(ALL)]
+    verdicts = [verify(read_recording(p)) for p in find_recordings(ALL)[0]]
     assert [v.name for v in verdicts if v.differences] == []
-    assert sum(v.passed for v in verdicts) == 7
+    assert sum(v.passed for v in verdicts) == 33
 
 
 @pytest.mark.parametrize("path", CHOSEN, ids=lambda p: p.name.partition(".")[0])
@@ -36,7 +37,12 @@ def test_one_slot_more_is_noticed(path):
     rows = list(recording.rows)
     number = len(rows) // 2
     changed = Row(copy.deepcopy(dict(rows[number])), path, rows[number].line)
-    changed["out"].get("state", changed["out"])["free"] += 1
+    if "running" in changed["out"]:
+        changed["out"]["cpu"][0] += 1
+    elif "mem" in changed["out"]:
+        changed["out"]["mem"]["host"][0] += 1
+    else:
+        changed["out"].get("state", changed["out"])["free"] += 1
     rows[number] = changed
     verdict = verify(Recording(recording.name, recording.header, tuple(rows), recording.last))
     assert verdict.agreed == number

@@ -219,6 +219,30 @@ def test_stamps_as_times(tmp_path):
     assert load(jsonl(tmp_path, *rows)).arrival_ns.tolist() == [0, 1_500_000_000]
 
 
+def test_times_that_are_centuries_apart_are_one_line(tmp_path):
+    """As seconds these make more nanoseconds than an int64 holds."""
+    rows = [row(0), row(1_700_000_000_000), row(1_700_000_000_500)]
+    with pytest.raises(UsageError, match=r"as s the times are more than a century apart .*; check trace\.time_unit"):
+        load(jsonl(tmp_path, *rows), time_unit="s")
+    assert load(jsonl(tmp_path, *rows[1:]), time_unit="s").arrival_ns.tolist() == [0, 500 * NS_PER_S]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("bench-result", "start_times"), ("otel", "end_time"), ("otel", "start_time")]
+)
+def test_no_time_is_too_large_to_be_refused(tmp_path, name, key):
+    document = json.loads(EXAMPLES[name])
+    if name == "otel":
+        span = document["spans"][0] if isinstance(document, dict) else document[0]
+        span[key] = 10**30
+    else:
+        document[key][0] = 10**30
+    path = tmp_path / "x"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UsageError):
+        load(path, format=name, **options_for(name))
+
+
 # ---------------------------------------------------------------- order
 
 

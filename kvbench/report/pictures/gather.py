@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ..grid import CAPACITY
-from . import accuracy, experts, latency, load, misses, over_time, phases
+from . import accuracy, experts, fleet, latency, load, misses, over_time, phases
 from .chart import Chart
 from .folders import RunFolder, Sources, read_sources
 from .labels import drawn, named
@@ -33,6 +33,7 @@ KINDS = {
     "occupancy": Kind("KV blocks", "steps.csv: run with --steps"),
     "hits": Kind("Hit rate", "requests that were admitted"),
     "batch": Kind("Batches", "steps.csv: run with --steps"),
+    "fleet": Kind("Routers", "runs of several engines: --replicas N"),
     "engines": Kind("Engines of a fleet", "steps.csv of several engines: --replicas N --steps"),
     "experts": Kind("Balance of experts", "experts.csv: a run with --ep"),
     "devices": Kind("Load of expert devices", "experts.csv: a run with --ep"),
@@ -49,6 +50,10 @@ OF_ONE = {
     "devices": (experts.devices, 1),
 }
 """Kinds that draw one run, and how many runs beside the baseline have such a chart on a page."""
+
+
+_OF_ALL = {"ratios": latency.ratios, "hits": over_time.hit_rates, "fleet": fleet.by_router}
+"""Kinds that draw all runs in one chart."""
 
 
 def read_named(paths: Sequence[Path], baseline: Path | None) -> Sources:
@@ -73,8 +78,8 @@ def charts_of(sources: Sources, kind: str) -> list[Chart]:
         return [chart for table in over_capacity for chart in misses.grid_charts(table)]
     if kind == "curve":
         return load.curve_charts(sources)
-    if kind in ("ratios", "hits"):
-        chart = latency.ratios(runs) if kind == "ratios" else over_time.hit_rates(runs)
+    if kind in _OF_ALL:
+        chart = _OF_ALL[kind](runs)
         return [chart] if chart else []
     return latency.cdfs(runs) if kind == "cdf" else latency.spectra(runs)
 

@@ -19,7 +19,8 @@ SECTIONS = (
     ("Throughput and latency", ("curve",)),
     ("Miss ratio", ("misses",)),
     ("Requests by phase", ("phases", "timeline")),
-    ("Over time", ("hits", "occupancy", "batch")),
+    ("Engines", ("fleet",)),
+    ("Over time", ("hits", "occupancy", "batch", "engines")),
     ("Predicted and measured", ("accuracy",)),
 )
 """Title and kinds of charts; those of the first section, Figures, stand beside its table."""

@@ -67,7 +67,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     notes = (*faults.note(), *found.notes, *unit_note, *told.pop("notes"))
     notes += unread_note((name for row in rows for name in row), READ)
     requests = request_table(len(asks), **columns, **told, notes=notes)
-    starts = np.where(columns["after"] == NONE, from_first_ns(times, unit), 0)
+    starts = np.where(columns["after"] == NONE, from_first_ns(times, unit, trace.name), 0)
     return from_zero(in_order(replace(requests, arrival_ns=starts)))
 
 

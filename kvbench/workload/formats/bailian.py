@@ -56,7 +56,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         prompts = accumulated(prompts, before, output_tokens)
     return request_table(
         kept.size,
-        arrival_ns=from_first_ns(time[kept], unit),
+        arrival_ns=from_first_ns(time[kept], unit, trace.name),
         output_tokens=output_tokens,
         session_id=session,
         turn=turn,

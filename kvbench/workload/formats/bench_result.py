@@ -51,7 +51,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     failed = int(np.count_nonzero(~served))
     return request_table(
         order.size,
-        arrival_ns=from_first_ns(start[order], "s"),
+        arrival_ns=from_first_ns(start[order], "s", trace.name),
         prompt_tokens=prompt_tokens,
         output_tokens=output[order].astype(np.int64),
         **apart(prompt_tokens),

@@ -67,7 +67,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     read = (TIME, PROMPT, OUTPUT, GROUP, PREFIX, SESSION, STATUS)
     return request_table(
         kept.size,
-        arrival_ns=from_first_ns(time[kept], "us"),
+        arrival_ns=from_first_ns(time[kept], "us", trace.name),
         output_tokens=output_tokens,
         session_id=session,
         turn=np.where(session == NONE, 0, turn),

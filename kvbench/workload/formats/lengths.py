@@ -98,7 +98,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         prompts = accumulated(prompts, before, output_tokens)
     return request_table(
         kept.size,
-        arrival_ns=from_first_ns(columns.time[kept], unit),
+        arrival_ns=from_first_ns(columns.time[kept], unit, trace.name),
         output_tokens=output_tokens,
         session_id=session,
         turn=np.where(session == NONE, 0, turn),

@@ -53,7 +53,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
     notes = (*faults.note(), *found.notes, *unit_note, *failed, *columns.pop("notes"))
     return request_table(
         order.size,
-        arrival_ns=from_first_ns(time[order], unit),
+        arrival_ns=from_first_ns(time[order], unit, trace.name),
         session_id=session[order],
         turn=np.where(session[order] == NONE, 0, turns(session[order])[0]),
         **columns,

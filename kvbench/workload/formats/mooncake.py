@@ -86,7 +86,7 @@ def read(trace: Trace, options: TraceOptions) -> Requests:
         prompts = accumulated(prompts, before, output_tokens)
     return request_table(
         kept.size,
-        arrival_ns=np.where(waits, 0, from_first_ns(time[kept], unit)),
+        arrival_ns=np.where(waits, 0, from_first_ns(time[kept], unit, trace.name)),
         output_tokens=output_tokens,
         priority=-np.nan_to_num(priority[kept]).astype(np.int64),
         session_id=session[kept],

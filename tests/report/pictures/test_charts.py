@@ -41,7 +41,7 @@ def place(tmp_path_factory):
     return root
 
 
-OF_SEVERAL = {"experts", "devices", "engines"}
+OF_SEVERAL = {"experts", "devices", "engines", "fleet"}
 """Only of runs with several engines or devices; see tests/bench/test_experts and test_fleet."""
 
 
