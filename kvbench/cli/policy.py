@@ -1,4 +1,4 @@
-"""`kvbench policy`: an eviction policy of one's own beside all built-in ones."""
+"""`kvbench policy`: an eviction or routing policy of one's own beside all built-in ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from .progress import ProgressBar
 def policy_command(
     policy: str, sets: tuple[str, ...], jobs: int | None, output: str | None, as_json: bool, quiet: bool
 ) -> int:
-    """Compare an eviction policy of your own with all built-in ones on five workloads, as one Markdown table.
+    """Compare an eviction or routing policy of your own with all built-in ones on five workloads: a Markdown table.
+
+    A function of (load, cached, accepts, ...) routes requests to four engines; any other one evicts.
 
     kvbench policy examples/seldom_hit.py:seldom_hit
     """

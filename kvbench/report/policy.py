@@ -9,6 +9,9 @@ from typing import Any
 
 from .record import SCHEMA
 
+ROUTERS = "router.policy"
+"""The key of policies that are ranked by their tails, the others by their hits."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -17,16 +20,15 @@ class Row:
     policy: str
     figures: tuple[Mapping[str, float], ...]
 
-    @property
-    def behind(self) -> float:
-        """Hit rate behind the optimum of the same memory, mean over the workloads."""
-        return fmean(f["hit_rate_optimum"] - f["hit_rate"] for f in self.figures)
-
 
 @dataclass(frozen=True)
 class Comparison:
     """key: whose policies. own: the user's. settings: workload -> the keys it ran under. left_out: policy -> why it
     did not run.
+
+    An eviction policy is judged by its hits: points behind the optimum of the same memory. A router may pay for hits
+    with queues, so it is judged by its tail: p99 of TTFT as a multiple of the best one's. Both are means over the
+    workloads.
     """
 
     key: str
@@ -36,9 +38,16 @@ class Comparison:
     rows: tuple[Row, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
+    def behind(self, row: Row) -> float:
+        """Share of prompt tokens behind the optimum, or how many times the best tail."""
+        if self.key != ROUTERS:
+            return fmean(f["hit_rate_optimum"] - f["hit_rate"] for f in row.figures)
+        best = [min(other.figures[i]["ttft"] for other in self.rows) for i in range(len(row.figures))]
+        return fmean(f["ttft"] / b if b else 1.0 for f, b in zip(row.figures, best, strict=True))
+
     @property
     def ranked(self) -> list[Row]:
-        return sorted(self.rows, key=lambda row: row.behind)
+        return sorted(self.rows, key=self.behind)
 
     @property
     def place(self) -> int:
@@ -49,26 +58,32 @@ class Comparison:
 def policy_markdown(found: Comparison) -> str:
     """The best policy first; the user's own in bold; hit rate and p99 of TTFT for each workload."""
     titles = [f"{name}: hit %, TTFT p99 ms" for name in found.workloads]
-    lines = [_line(["policy", "behind the optimum", *titles]), _line(["---", *["---:"] * (len(titles) + 1)])]
+    by_tail = found.key == ROUTERS
+    behind = "TTFT p99, times the best" if by_tail else "behind the optimum"
+    lines = [_line(["policy", behind, *titles]), _line(["---", *["---:"] * (len(titles) + 1)])]
     for row in found.ranked:
         name = f"**{_name(row.policy)}**" if row.policy == found.own else _name(row.policy)
         cells = [f"{100 * f['hit_rate']:.1f}, {f['ttft']:,.0f}" for f in row.figures]
-        lines.append(_line([name, f"{100 * row.behind:.1f} points", *cells]))
+        score = f"{found.behind(row):.2f}" if by_tail else f"{100 * found.behind(row):.1f} points"
+        lines.append(_line([name, score, *cells]))
     bounds = found.rows[0].figures
     for title, bound in (("optimum of this memory", "hit_rate_optimum"), ("endless memory", "hit_rate_infinite")):
-        lines.append(_line([title, "", *(f"{100 * f[bound]:.1f}" for f in bounds)]))
+        if not by_tail:  # a bound of one engine's memory says nothing of several
+            lines.append(_line([title, "", *(f"{100 * f[bound]:.1f}" for f in bounds)]))
     without = [f"Without {policy}: {why}." for policy, why in found.left_out.items()]
     return "\n".join([*lines, "", sentence(found), *without])
 
 
 def sentence(found: Comparison) -> str:
     """Where the user's own stands."""
-    best = found.ranked[0]
-    own = next(row for row in found.rows if row.policy == found.own)
+    own, best = next(row for row in found.rows if row.policy == found.own), found.ranked[0]
+    name, of = _name(found.own), f"of {len(found.rows)}"
+    if found.key == ROUTERS:
+        return f"{name} is number {found.place} {of}: its TTFT p99 is {found.behind(own):.2f} times the best one's."
     if best is own:
-        return f"{_name(found.own)} is first of {len(found.rows)}, {100 * own.behind:.1f} points behind the optimum."
-    lost = 100 * (own.behind - best.behind)
-    return f"{_name(found.own)} is number {found.place} of {len(found.rows)}, {lost:.1f} points behind {best.policy}."
+        return f"{name} is first {of}, {100 * found.behind(own):.1f} points behind the optimum."
+    lost = 100 * (found.behind(own) - found.behind(best))
+    return f"{name} is number {found.place} {of}, {lost:.1f} points behind {best.policy}."
 
 
 def policy_document(found: Comparison) -> dict[str, Any]:
@@ -76,7 +91,7 @@ def policy_document(found: Comparison) -> dict[str, Any]:
     rows = []
     for row in found.ranked:
         figures = {name: dict(own) for name, own in zip(found.workloads, row.figures, strict=True)}
-        rows.append({"policy": row.policy, "behind": row.behind, **figures})
+        rows.append({"policy": row.policy, "behind": found.behind(row), **figures})
     return {
         "schema": SCHEMA,
         "key": found.key,

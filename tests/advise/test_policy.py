@@ -9,9 +9,11 @@ import pytest
 
 from kvbench.cli import call
 from kvbench.report.policy import Comparison, Row, policy_markdown, sentence
+from kvbench.routing.settings import POLICIES
 from kvbench.scheduler.rules import EVICTION
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "seldom_hit.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLE = EXAMPLES / "seldom_hit.py"
 
 
 def row(name: str, *hits: float) -> Row:
@@ -43,6 +45,31 @@ def test_the_command_runs_all_of_them(capsys, tmp_path):
     assert all(0 <= p["rag"]["hit_rate"] <= p["rag"]["hit_rate_optimum"] + 1e-9 for p in document["policies"])
     assert "radix" in document["left_out"]["tlru"]
     assert document["answer"] in (tmp_path / "policy.md").read_text()
+
+
+def test_routers_are_ranked_by_their_tails():
+    rows = [Row(name, tuple({"hit_rate": 0.5, "ttft": t} for t in tails)) for name, tails in ROUTERS.items()]
+    found = Comparison("router.policy", "a.py:mine", ("w", "v"), {}, tuple(rows))
+    assert [row.policy for row in found.ranked] == ["oracle", "a.py:mine", "random"]
+    lines = policy_markdown(found).splitlines()
+    assert lines[0].startswith("| policy | TTFT p99, times the best |")
+    assert lines[3].startswith("| **mine** | 1.50 | 50.0, 10 | 50.0, 40 |")
+    assert len([line for line in lines if line.startswith("|")]) == 5  # no bounds of one engine's memory
+    assert sentence(found) == "mine is number 2 of 3: its TTFT p99 is 1.50 times the best one's."
+
+
+ROUTERS = {"random": (50.0, 60.0), "a.py:mine": (10.0, 40.0), "oracle": (12.0, 20.0)}
+
+
+@pytest.mark.skipif(not EXAMPLE.exists(), reason="needs a checkout")
+def test_a_function_of_loads_is_compared_as_a_router(capsys):
+    line = ["policy", f"{EXAMPLES / 'hits_unless_busy.py'}:hits_unless_busy", "--jobs", "1", "-q", "--json"]
+    assert call([*line, "--set", "num_prompts=4"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    ran = {p["policy"].rpartition(":")[2] for p in document["policies"]}
+    assert ran | set(document["left_out"]) == {*POLICIES, "hits_unless_busy"}
+    assert document["key"] == "router.policy"
+    assert min(p["behind"] for p in document["policies"]) >= 1.0
 
 
 def test_wrong_policies_are_one_line(capsys, tmp_path):
