@@ -129,7 +129,8 @@ class Simulation:
         )
         helpers.finish()
         self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared), pairs)
-        self._is_prepared = settings.cache.state == "cold"
+        states = (settings.cache.state, settings.tiers.state, settings.tiers.store.state)
+        self._is_prepared = all(state == "cold" for state in states)
         self._flushes = Flushes(requests, settings)
         if self.fleet.pairs:
             announce_faults(self.fleet.pairs, clients)

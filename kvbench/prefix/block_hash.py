@@ -28,7 +28,7 @@ from ..memory.pool import (
     list_unlink,
 )
 from .chain_hash import chain, root_hash
-from .changes import note_change, note_contents
+from .changes import IS_STORED, note_change, note_contents
 from .eviction.policies import LRU, POLICIES, Policy
 from .keys import fill_keys
 from .leaf_heap import EvictionOrder, make_order
@@ -242,7 +242,7 @@ def take(hashes, pool, row, start, stop):
         after[0] = block
         pool.before[block] = 0
     if hashes.order.tells:
-        note_contents(hashes.order, contents, row, start, stop)
+        note_contents(hashes.order, contents, row, start, stop, np.int64(IS_STORED))
     evicted, gone, swept, logged = 0, 0, 0, hashes.log_size
     for i in range(start, stop):
         if i + AHEAD < stop:  # neighbours in the queue are neighbours in memory, their hashes are not
@@ -274,7 +274,7 @@ def withdraw(hashes, pool, row, start, stop):
     contents, table = pool.content, hashes.table
     note(hashes, pool, WITHDRAWN, row, start, stop, 0)
     if hashes.order.tells:
-        note_contents(hashes.order, contents, row, start, stop)
+        note_contents(hashes.order, contents, row, start, stop, np.int64(0))
     for i in range(start, stop):
         block = np.int64(row[i])
         if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
