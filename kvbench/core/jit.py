@@ -197,7 +197,7 @@ def _field_type(spec: Any, module: ModuleType) -> Any:
 class _StructType(types.StructRef):
     """A struct's type, named by its class: Numba's own name spells out all fields of all structs in it.
 
-    That name, tens of thousands of letters, would be a part of every symbol, and of every comparison of two types.
+    That name, more than ten thousand letters, would be a part of every symbol, and of every comparison of two types.
     """
 
     def __init__(self, fields: Any) -> None:

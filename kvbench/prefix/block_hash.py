@@ -315,21 +315,32 @@ def match(hashes, pool, keys, sequence, namespace, n, scratch, row):
     returns  (blocks found, chain hash of the last one, how many of them have no reference now)
     """
     contents, refs, table = pool.content, pool.refs, hashes.table
+    mask = table.size - 1
     content = root_hash(namespace)
     found = 0
     unreferenced = 0
+    window = 1  # a prompt that nobody has asked before misses at once
     while found < n:
-        stop = min(n, found + _LOOKAHEAD)
+        stop = min(n, found + window)
         fill_keys(keys, sequence, found, stop, scratch)
+        following = content
+        for i in range(found, stop):  # three rounds, so that no block waits for memory by itself
+            following = chain(following, scratch[i])
+            scratch[i] = following
+            prefetch(table, _tag(following) & mask)
+        for i in range(found, stop):
+            block = table[_tag(scratch[i]) & mask] & 0xFFFFFFFF
+            prefetch(contents, block)
+            prefetch(refs, block)
         while found < stop:
-            following = chain(content, scratch[found])
-            block = table[find_entry(table, contents, following)] & 0xFFFFFFFF
+            block = table[find_entry(table, contents, scratch[found])] & 0xFFFFFFFF
             if block == NO_BLOCK:
                 return found, content, unreferenced
             unreferenced += np.int64(refs[block] == 0)
             row[found] = block
-            content = following
+            content = scratch[found]
             found += 1
+        window = _LOOKAHEAD
     return found, content, unreferenced
 
 
