@@ -170,9 +170,7 @@ def _is_call(span: Row) -> bool:
 def _times(rows: list[Row], name: str, faults: Faults) -> I64:
     """(n,) ns since 1970, of numbers of nanoseconds or stamps."""
     values = [row.get(name) for row in rows]
-    texts = [
-        str(np.datetime64(v, "ns")) + "Z" if type(v) is int and 0 <= v <= LARGEST_TIME else str(v) for v in values
-    ]
+    texts = [str(np.datetime64(v, "ns")) + "Z" if type(v) is int and 0 <= v <= LARGEST_TIME else str(v) for v in values]
     return stamps(texts, faults, name).astype(np.int64)
 
 
