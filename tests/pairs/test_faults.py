@@ -163,7 +163,8 @@ def test_an_unread_notice_holds_the_prompt_until_its_lease_ends():
 def test_loads_that_fill_the_memory_can_start():
     """A first token that the prefill side has handed out needs its place too, and has it from the beginning."""
     settings = replace(VLLM, overlap=False, cache=CacheRules("hash", 30, free_order="auto"))
-    simulation = paired(chats(8, 60, 3), settings, rules(settings, hands_out=True))
+    far = rules(settings, hands_out=True, setup_ns=50_000.0)
+    simulation = paired(chats(8, 60, 3), settings, far)
     watched(simulation)
     assert_baseline(simulation)
     assert (simulation.journal().status == FINISHED).all()
