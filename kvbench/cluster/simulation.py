@@ -117,7 +117,9 @@ class Simulation:
         helpers = begin((*verbs.values(), UNIT))
         self.arrivals = taken_by(requests, self.fleet)
         self._shared = shared = share(requests, settings, taken=self.arrivals)
-        self._pairs = pairs = make_pairs_of(self.fleet.pairs, shared, settings) if self.fleet.pairs else None
+        self._pairs = pairs = (
+            make_pairs_of(self.fleet.pairs, shared, settings, self.fleet.sends_again) if self.fleet.pairs else None
+        )
         self.engines: list[Engine] = [self._new_engine(number) for number in range(len(self.fleet.members))]
         self._retired: list[tuple[Engine, list[int]]] = []  # with their rows_before
         self.seqs = shared.seqs
@@ -218,7 +220,7 @@ class Simulation:
 
     def _have_incident(self) -> None:
         incident = self._incidents.carry_out(self.engines)
-        if incident.kind == "restart":
+        if incident is not None and incident.kind == "restart":
             number, new = incident.engine, self._new_engine(incident.engine)
             begun = self._rows_before[number]
             self._retired.append((self.engines[number], begun))
