@@ -27,12 +27,8 @@ from ..scheduler.spent import note_given_up
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FAILED, FIRST_TERMINAL, NO_SEQ, PREEMPTED, TOKENIZING, WAITING
 from .loop import tell_ends
-<<<<<<< HEAD
-from .routing import decide, left
-=======
 from .pair_incidents import lose_of_pair, send_again, settle_pair
-from .routing import arrived, decide, left
->>>>>>> 619262f (Engines of a pair die and come back empty: epochs, attempts, requests sent again)
+from .routing import decide, left
 from .world import NO_INCIDENT, World
 
 KINDS = ("restart", "drain", "add", "slow")
