@@ -8,9 +8,10 @@ from typing import Any
 
 from ..core.config import Config, nest
 from ..core.errors import UsageError
-from ..routing.settings import RouterSettings
+from ..routing.settings import RouterSettings, belief_of
 from .keys import key_tree
 from .pairs import devices_of_sides, is_paired
+from .tiers import has_tiers
 
 GROUP_KEYS = ("device", "step_times", "tp", "dtype", "kv_dtype", "overlap")
 GROUP_TABLES = ("cache.", "scheduler.", "costs.", "graph.", "kv.")
@@ -79,10 +80,20 @@ def check_fleet(config: Config) -> None:
         return
     if config["clock"] == "measured":
         raise UsageError("a fleet runs on the modelled clock; set clock = modelled or fleet.replicas = 1")
+    if has_tiers(config) and config["tiers.host.write"] == "write_back" and _hears_events(config):
+        raise UsageError(
+            "a cache tells of evictions once: its router hears of them (router.belief = events), or write_back does; "
+            "set router.belief = own, or tiers.host.write = write_through"
+        )
     if config["dp"] > 1:
         raise UsageError("dp > 1 is one instance of several ranks; set fleet.replicas = 1 and no router")
     if config["cache.copy_on_write"] and config["beam.width"] > 0:
         raise UsageError("beams run on one engine; set fleet.replicas = 1")
+
+
+def _hears_events(config: Config) -> bool:
+    router = RouterSettings(policy=config["router.policy"], belief=config["router.belief"])
+    return belief_of(router) == "events"
 
 
 def set_by_hand(config: Config) -> list[str]:

@@ -27,6 +27,7 @@ def pair_fleet(system: System) -> Fleet | None:
     if not is_paired(config):
         return None
     from ..cluster.fleet import Fleet, Member
+    from ..cluster.incidents import read_incidents
 
     pair = settings_of(config)
     members: list[Member] = []
@@ -39,7 +40,9 @@ def pair_fleet(system: System) -> Fleet | None:
     router = RouterSettings(**config.section("router"))
     if router.seed < 0:
         router = replace(router, seed=config["seed"])
-    return Fleet(tuple(members), router, _rules(config, pair, systems["prefill"], systems["decode"]))
+    incidents = read_incidents(config["fleet.event"], len(members))
+    rules = _rules(config, pair, systems["prefill"], systems["decode"])
+    return Fleet(tuple(members), router, rules, incidents=incidents, sends_again=config["fleet.on_loss"] == "retry")
 
 
 def _with_role(settings: EngineSettings, role: str, pair: PairSettings) -> EngineSettings:

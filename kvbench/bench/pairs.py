@@ -65,11 +65,6 @@ def check_pair_keys(config: Config) -> None:
             raise UsageError(
                 f"{config.where[name]}: {name} = {value} does not go with pd.prefill and pd.decode engines"
             )
-    if config["fleet.event"]:
-        raise UsageError(
-            f"{config.where['fleet.event']}: [[fleet.event]] does not reach pd.prefill and pd.decode engines; "
-            "[[pd.fault]] says what happens to them"
-        )
     for name in ("fleet.replicas", "dp"):
         if config[name] > 1:
             raise UsageError(f"{config.where[name]}: {name} > 1 stands beside pd.prefill and pd.decode; set it to 1")
@@ -96,7 +91,7 @@ def side_of(config: Config, side: str) -> Side:
     if side == "decode" and config["scheduler.discipline"] == PREFILL_FIRST and "cache.kind" not in layer.values:
         off |= {"cache.kind": "none", "cache.eviction": ""}  # as the engine does unless it is told otherwise
     off |= {f"pd.{f.name}": f.default for f in fields(PairSettings) if f.metadata and f.name not in SIDES}
-    off["pd.fault"] = []
+    off["pd.fault"] = off["fleet.event"] = []
     return Side(_count(table), config.replaced(off, "by pd").replaced(layer.values, where))
 
 

@@ -38,6 +38,7 @@ from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outsid
 from .refusals import clip_notes, failures, refusals
 from .step_times import step_costs
 from .system import System, build_system, parallelism
+from .tiers import tier_notes
 
 if TYPE_CHECKING:
     from ..measured.run import MeasuredRun
@@ -107,7 +108,7 @@ def run(
     with stages.stage("metrics"):
         summary = summarise(journal, requests, counters, bounds, Slo(**system.config.section("slo")))
         target = target_notes(system.config["sharing.hit_rate"], bounds.infinite, counters.admitted_prompt_tokens)
-        told = (*target, *clip_notes(requests, simulation.arrivals))
+        told = (*target, *tier_notes(system.config), *clip_notes(requests, simulation.arrivals))
         record = _record(configured, system, costs, requests, journal, counters, summary, complete, told)
         record = _with_ranks(_with_measures(record, system, simulation), simulation)
         record = with_fleet(record, simulation, journal)

@@ -36,6 +36,13 @@ def closed_tiers(config: Config) -> Config:
     for key in ("outputs", "closed"):
         if config[f"tiers.host.{key}"] == "auto":
             found[f"tiers.host.{key}"] = "yes" if rules[key] else "no"
+    if config["tiers.host.write"] == "write_back":  # what leaves the device first is what continues a prefix
+        if config["tiers.host.closed"] == "yes":
+            raise UsageError(
+                f"{config.where['tiers.host.closed']}: write_back copies blocks before those that they continue; "
+                "leave tiers.host.closed out"
+            )
+        found["tiers.host.closed"] = "no"
     if config["tiers.host.min_load_tokens"] < 0:
         found["tiers.host.min_load_tokens"] = rules["min_load_tokens"]
     return config.replaced(found, f"by tiers.preset {name}")
@@ -54,10 +61,13 @@ def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> 
     model, layout = deployment.model, config["tiers.host.layout"]
     heads = kv_heads_per_rank(model, deployment.tp)
     is_selective = config["tiers.host.write"] == "write_through_selective"
+    writes_back = config["tiers.host.write"] == "write_back"
     return TierRules(
         host_blocks=blocks,
         eviction=config["tiers.host.eviction"],
+        state=_state(config, "tiers.host.state"),
         closed=config["tiers.host.closed"] == "yes",
+        writes_back=writes_back,
         min_offers=config["tiers.host.min_offers"] if is_selective else 1,
         outputs=config["tiers.host.outputs"] == "yes",
         load=config["tiers.host.load"],
@@ -96,6 +106,7 @@ def _store(config: Config, deployment: Deployment, budget: MemoryBudget) -> Stor
     return StoreRules(
         blocks=blocks,
         eviction=s["eviction"],
+        state=_state(config, "tiers.storage.state") if blocks else "cold",
         block_bytes=block_bytes,
         batch_blocks=s["batch_blocks"],
         min_prefetch_tokens=s["min_prefetch_tokens"],
@@ -105,6 +116,25 @@ def _store(config: Config, deployment: Deployment, budget: MemoryBudget) -> Stor
         down=down,
         up=up,
     )
+
+
+def tier_notes(config: Config) -> tuple[str, ...]:
+    """What a reader must know of a tier that does not begin empty."""
+    if not has_tiers(config):
+        return ()
+    names = [name for name in ("host", "storage") if config[f"tiers.{name}.state"] != "cold"]
+    return tuple(
+        f"tiers.{name}.state = {config[f'tiers.{name}.state']}: what lies there at t = 0 was never computed in this "
+        "run, so its hits stand for a second visit"
+        for name in names
+        if name == "host" or config["tiers.storage.blocks"] or config["tiers.storage.bytes"]
+    )
+
+
+def _state(config: Config, key: str) -> str:
+    """A part that warms caches up runs in front of the others: before it nothing lies anywhere that it would bring."""
+    warms_up = any(phase.get("warm_up") for phase in config.phases)
+    return "cold" if warms_up and config[key] == "warm" else str(config[key])
 
 
 def _host_blocks(config: Config, budget: MemoryBudget) -> int:

@@ -18,14 +18,16 @@ from ..core.jit import entry
 from ..core.units import NEVER_NS, NS_PER_S
 from ..costs.tables import CostTables
 from ..engine.settings import EngineSettings
+from ..pairs.loss import FIRST_AGAIN
 from ..routing.router import LOST
 from ..scheduler import calendar
 from ..scheduler.lifecycle import close_sequence, end, suspend
 from ..scheduler.queues import queue_remove
-from ..scheduler.spent import AGAIN
+from ..scheduler.spent import note_given_up
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FAILED, FIRST_TERMINAL, NO_SEQ, PREEMPTED, TOKENIZING, WAITING
 from .loop import tell_ends
+from .pair_incidents import lose_of_pair, send_again, settle_pair
 from .routing import decide, left
 from .world import NO_INCIDENT, World
 
@@ -106,16 +108,31 @@ class Incidents:
             first.setdefault(incident.engine, incident.kind)
         for engine, kind in first.items():
             if kind == "add":
-                world.router.accepts[engine] = 0
+                self._takes(engine, 0)
 
-    def carry_out(self, engines: list[Engine]) -> Incident:
-        """It happens now. Of a restart the caller puts a new engine in the place of the old one: see replaced_by."""
+    def _takes(self, engine: int, whether: int) -> None:
+        """An engine takes requests or not; of decode engines the pairs know, of all others the router."""
         world = self._world
-        incident = self._all[_taken(world)]
+        if world.paired and engine >= world.pairs.num_prefill:
+            world.pairs.accepts[engine] = whether
+        else:
+            world.router.accepts[engine] = whether
+
+    def carry_out(self, engines: list[Engine]) -> Incident | None:
+        """It happens now. Of a restart the caller puts a new engine in the place of the old one: see replaced_by.
+
+        None: it was a sequence of a pair that is sent again.
+        """
+        world = self._world
+        number = _taken(world)
+        if number <= FIRST_AGAIN:
+            send_again(world, FIRST_AGAIN - number)
+            return None
+        incident = self._all[number]
         if incident.kind == "add":
-            world.router.accepts[incident.engine] = 1
+            self._takes(incident.engine, 1)
         elif incident.kind in ("drain", "restart"):
-            world.router.accepts[incident.engine] = 0
+            self._takes(incident.engine, 0)
         else:
             engine = engines[incident.engine]
             _set_costs(engine, slowed(engine.costs, incident.factor))
@@ -124,10 +141,13 @@ class Incidents:
     def replaced_by(self, number: int, new: Engine, now_ns: int) -> None:
         """An engine has lost what it had, and another one that is empty stands in its place."""
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-            lost = _lose(self._world, number, now_ns, self._again)
+            lose = lose_of_pair if self._world.paired else _lose
+            lost = lose(self._world, number, now_ns, self._again)
             _put(self._world, number, new, now_ns)
             for seq in lost[lost >= 0]:
                 _send_again(self._world, seq, now_ns)
+            if self._world.paired:
+                settle_pair(self._world, now_ns)
 
 
 def slowed(tables: CostTables, factor: float) -> CostTables:
@@ -155,6 +175,8 @@ def _put(w, number, engine, now):
     """Another engine in the place of one that has lost all: who ended there ended here."""
     engine.now = now
     engine.num_done = w.engines[number].num_done
+    if w.paired:
+        engine.side.epoch = w.engines[number].side.epoch + 1
     w.engines[number] = engine
 
 
@@ -197,5 +219,5 @@ def _send_again(w, seq, now):
     q = w.clients.seqs
     q.state[seq] = TOKENIZING
     decide(w, seq, now)
-    if q.state[seq] == FAILED and q.spent[seq, AGAIN] < 0:  # nobody takes it: that it waits again is over
-        q.spent[seq, AGAIN] += now + 1
+    if q.state[seq] == FAILED:  # nobody takes it
+        note_given_up(q.spent, seq, now)

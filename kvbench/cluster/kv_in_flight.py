@@ -15,9 +15,11 @@ from ..memory.operations import (
     OP_KIND,
     OP_OWNER,
     OP_SOURCE,
+    OP_SOURCE_EPOCH,
     OP_STATE,
     OP_TARGET,
     OP_TARGET_COUNT,
+    OP_TARGET_EPOCH,
     OP_TARGET_FIRST,
     SEND,
     Operations,
@@ -32,11 +34,13 @@ def check_transfers(engines: Sequence[Engine], operations: Operations) -> None:
     rows, blocks = ops["rows"], ops["blocks"]
     under_way = np.isin(rows[:, OP_STATE], (MOVING, DRAINING)) & (rows[:, OP_KIND] == SEND)
     for row in rows[under_way]:
-        for engine, first, count, what in (
-            (OP_SOURCE, OP_FIRST, OP_COUNT, "read"),
-            (OP_TARGET, OP_TARGET_FIRST, OP_TARGET_COUNT, "written"),
+        for engine, epoch, first, count, what in (
+            (OP_SOURCE, OP_SOURCE_EPOCH, OP_FIRST, OP_COUNT, "read"),
+            (OP_TARGET, OP_TARGET_EPOCH, OP_TARGET_FIRST, OP_TARGET_COUNT, "written"),
         ):
             e, seq = engines[int(row[engine])], int(row[OP_OWNER])
+            if row[epoch] != e.side.epoch:  # of a life that is over
+                continue
             held = _table(e, seq)
             lost = [int(b) for b in blocks[row[first] : row[first] + row[count]] if int(b) not in held]
             if lost:

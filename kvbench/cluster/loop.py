@@ -277,7 +277,7 @@ def _advance(w, until_ns, max_steps, measured):
     while steps < max_steps:
         k = first_ready(w)
         e, at, next_ns = w.engines[k], w.ready[k], min(next_time(c), w.links.next_ns)
-        if at == NEVER_NS and c.num_done == num and w.pairs.held == 0:
+        if at == NEVER_NS and c.num_done == num and w.pairs.held == 0 and not (w.paired and w.operations.open > 0):
             return DONE
         if next_ns < at or (next_ns == at and next_ns != NEVER_NS and w.stepping[k] == 0):
             if next_ns > until_ns:

@@ -25,8 +25,11 @@ from .fleet import Fleet
 _TRANSFER = PARTS.index("transfer")
 
 
-def make_pairs_of(rules: PairRules, shared: Shared, settings: EngineSettings) -> Pairs:
-    """Prefill legs of all sequences, with one token each, and the links between the two sides."""
+def make_pairs_of(rules: PairRules, shared: Shared, settings: EngineSettings, again: bool = False) -> Pairs:
+    """Prefill legs of all sequences, with one token each, and the links between the two sides.
+
+    again   what a dead engine had is sent again, else it fails
+    """
     one = np.ones(len(shared.requests), np.int64)
     requests = replace(shared.requests, output_tokens=one, max_tokens=one)
     link = _links(rules, shared.links)
@@ -36,6 +39,7 @@ def make_pairs_of(rules: PairRules, shared: Shared, settings: EngineSettings) ->
         legs,
         link,
         faults=faults,
+        again=again,
         lease_ns=rules.lease_ns,
         heartbeat_ns=rules.heartbeat_ns,
         hands_out=rules.hands_out,

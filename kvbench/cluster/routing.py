@@ -130,8 +130,10 @@ def listen(e, router, now):
         order = e.hashes.order
     for i in range(order.num_changes):
         change = order.changes[i]
-        if hashed and not block_hash.is_known(e.hashes, e.pool, change):
-            change ^= IS_STORED
+        if hashed:
+            change |= IS_STORED
+            if not block_hash.is_known(e.hashes, e.pool, change):
+                change ^= IS_STORED
         tell_block(router, e.number, change, now)
     order.num_changes = 0
 

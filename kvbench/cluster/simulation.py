@@ -117,7 +117,9 @@ class Simulation:
         helpers = begin((*verbs.values(), UNIT))
         self.arrivals = taken_by(requests, self.fleet)
         self._shared = shared = share(requests, settings, taken=self.arrivals)
-        self._pairs = pairs = make_pairs_of(self.fleet.pairs, shared, settings) if self.fleet.pairs else None
+        self._pairs = pairs = (
+            make_pairs_of(self.fleet.pairs, shared, settings, self.fleet.sends_again) if self.fleet.pairs else None
+        )
         self.engines: list[Engine] = [self._new_engine(number) for number in range(len(self.fleet.members))]
         self._retired: list[tuple[Engine, list[int]]] = []  # with their rows_before
         self.seqs = shared.seqs
@@ -129,7 +131,8 @@ class Simulation:
         )
         helpers.finish()
         self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared), pairs)
-        self._is_prepared = settings.cache.state == "cold"
+        states = (settings.cache.state, settings.tiers.state, settings.tiers.store.state)
+        self._is_prepared = all(state == "cold" for state in states)
         self._flushes = Flushes(requests, settings)
         if self.fleet.pairs:
             announce_faults(self.fleet.pairs, clients)
@@ -217,7 +220,7 @@ class Simulation:
 
     def _have_incident(self) -> None:
         incident = self._incidents.carry_out(self.engines)
-        if incident.kind == "restart":
+        if incident is not None and incident.kind == "restart":
             number, new = incident.engine, self._new_engine(incident.engine)
             begun = self._rows_before[number]
             self._retired.append((self.engines[number], begun))

@@ -114,6 +114,7 @@ def build_engine(
     tells_blocks   its cache keeps a list of what it has and has no more, see prefix.changes
     """
     requests, seqs = shared.requests, shared.seqs
+    tells_blocks = tells_blocks or settings.tiers.writes_back
     rules = settings.scheduler
     bt = settings.block_tokens
     prefill_first = is_prefill_first(settings)

@@ -23,6 +23,7 @@ from ..scheduler import (
     static,
     token_budget,
     token_budget_calendar,
+    write_back,
 )
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import PAGED
@@ -164,10 +165,14 @@ NOTHING_MOVES = Moving(shadow.ignore, shadow.ignore, shadow.ignore_row, shadow.i
 BACKUP = replace(NOTHING_MOVES, after=backup.write, landed=backup.written)
 TIERS = Moving(fetching.prepare, backup.write, fetching.landed, fetching.stretch)
 STORAGE = replace(TIERS, before=prefetching.prepare, landed=prefetching.landed)
+WRITE_BACK = replace(TIERS, before=write_back.prepare, stretch=write_back.stretch)
+WRITE_BACK_STORAGE = replace(WRITE_BACK, before=write_back.prepare_ahead, landed=prefetching.landed)
 
 
 def moving_of(engine: Engine) -> Moving:
     """Compiled only where something moves."""
-    if engine.rules.tiered and engine.tiers.store_up >= 0:
-        return STORAGE
-    return TIERS if engine.rules.tiered else BACKUP if engine.rules.backs_up else NOTHING_MOVES
+    if not engine.rules.tiered:
+        return BACKUP if engine.rules.backs_up else NOTHING_MOVES
+    if engine.tiers.writes_back:
+        return WRITE_BACK_STORAGE if engine.tiers.store_up >= 0 else WRITE_BACK
+    return STORAGE if engine.tiers.store_up >= 0 else TIERS

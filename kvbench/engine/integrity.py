@@ -19,9 +19,11 @@ from ..memory.operations import (
     OP_NODE,
     OP_OWNS,
     OP_SOURCE,
+    OP_SOURCE_EPOCH,
     OP_STATE,
     OP_TARGET,
     OP_TARGET_COUNT,
+    OP_TARGET_EPOCH,
     OP_TARGET_FIRST,
 )
 from ..prefix import node as node_columns
@@ -108,8 +110,12 @@ def _copies(e: Engine) -> tuple[list[int], list[tuple[list[int], int]]]:
     rows = rows[rows[:, OP_STATE] != FREE_ROW]
     _same("open operations", int(ops["open"]), len(rows))
     touched = [np.zeros(0, np.int64)]
-    for of, first, count in ((OP_SOURCE, OP_FIRST, OP_COUNT), (OP_TARGET, OP_TARGET_FIRST, OP_TARGET_COUNT)):
-        touched += [blocks[r[first] : r[first] + r[count]] for r in rows[rows[:, of] == e.number]]
+    for of, epoch, first, count in (
+        (OP_SOURCE, OP_SOURCE_EPOCH, OP_FIRST, OP_COUNT),
+        (OP_TARGET, OP_TARGET_EPOCH, OP_TARGET_FIRST, OP_TARGET_COUNT),
+    ):
+        own = (rows[:, of] == e.number) & (rows[:, epoch] == e.side.epoch)
+        touched += [blocks[r[first] : r[first] + r[count]] for r in rows[own]]
     counted = np.bincount(np.concatenate(touched).astype(np.int64), minlength=e.pool.in_flight.size)
     if np.any(counted != e.pool.in_flight):
         raise KvbenchError("integrity: blocks and the operations in flight on them disagree")

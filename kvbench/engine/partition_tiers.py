@@ -15,11 +15,13 @@ from ..memory.operations import (
     OP_NODE,
     OP_OWNS,
     OP_SOURCE,
+    OP_SOURCE_EPOCH,
     OP_STATE,
     OP_STORE_COUNT,
     OP_STORE_FIRST,
     OP_TARGET,
     OP_TARGET_COUNT,
+    OP_TARGET_EPOCH,
     OP_TARGET_FIRST,
     OP_TIER_COUNT,
     OP_TIER_FIRST,
@@ -44,7 +46,7 @@ def operations_agree(e, references, locks):
     for row in range(rows.shape[0] if ops.open > 0 else 0):
         if rows[row, OP_STATE] == FREE_ROW:
             continue
-        if rows[row, OP_SOURCE] == e.number:
+        if rows[row, OP_SOURCE] == e.number and rows[row, OP_SOURCE_EPOCH] == e.side.epoch:
             first = rows[row, OP_FIRST]
             for i in range(first, first + rows[row, OP_COUNT]):
                 touched[blocks[i]] += 1
@@ -54,7 +56,7 @@ def operations_agree(e, references, locks):
             while node > 0:
                 locks[node] += 1
                 node = nodes[node, PARENT]
-        if rows[row, OP_TARGET] == e.number:
+        if rows[row, OP_TARGET] == e.number and rows[row, OP_TARGET_EPOCH] == e.side.epoch:
             first = rows[row, OP_TARGET_FIRST]
             for i in range(first, first + rows[row, OP_TARGET_COUNT]):
                 touched[blocks[i]] += 1

@@ -53,7 +53,7 @@ def rules_of(settings: EngineSettings, prefill_first: bool) -> Rules:
         "beam_skew": settings.beam.skew,
         "beam_seed": settings.beam.seed % (1 << 63),
         "planted": sum(PLANTED[name] for name in settings.faults),
-        "backs_up": tier_rules(settings).moves,
+        "backs_up": tier_rules(settings).moves and not settings.tiers.writes_back,
         "tiered": settings.tiers.on,
         "fence": "no_fence" not in settings.faults,
         "allowed": allowed,

@@ -30,7 +30,7 @@ from ..engine.settings import EngineSettings
 from ..prefix.optimum import most_hits
 from ..prefix.reuse import Reuses, Visits, find_reuses
 from ..scheduler.state_columns import COMMON, NO_REQUEST, PARENT
-from .warm import visited_tokens
+from .visited import visited_tokens
 
 _BEFORE, _AFTER = -1, np.iinfo(np.int64).max
 """Times before and after everything."""

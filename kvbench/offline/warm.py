@@ -18,7 +18,7 @@ import numpy as np
 
 from ..cluster.simulation import Simulation
 from ..core.jit import entry
-from ..core.requests import EXPLICIT, I64, Requests
+from ..core.requests import Requests
 from ..costs.tables import CostTables
 from ..engine.build import build_engine, share
 from ..engine.cached import cached_prefixes
@@ -28,6 +28,8 @@ from ..scheduler.state import Engine
 from ..scheduler.state_columns import HASHED
 from .lone import run_alone, without_clock
 from .order import arrival_order
+from .visited import visited_tokens
+from .warm_tiers import prepare_tiers
 
 _Run = TypeVar("_Run", bound=Simulation)
 
@@ -38,6 +40,7 @@ def prepared(simulation: _Run) -> _Run:
     if settings.cache.state != "cold":
         for engine in simulation.engines:
             prepare_cache(engine, requests, settings)
+    prepare_tiers(simulation.engines, requests, settings)
     simulation.cache_prepared(visited_tokens(requests, settings.cache.state) // settings.block_tokens)
     return simulation
 
@@ -59,7 +62,7 @@ def _visitor(requests: Requests, settings: EngineSettings, costs: CostTables) ->
     """An engine of the same rules but for those of sequences that fork: whole blocks alone are left behind."""
     plain = without_clock(replace(settings, beam=BeamRules()))
     plain = replace(plain, cache=replace(plain.cache, copy_on_write=False))
-    return build_engine(share(requests, plain), plain, costs)
+    return build_engine(share(requests, plain), plain, costs, tells_blocks=settings.tiers.writes_back)
 
 
 @entry
@@ -85,6 +88,7 @@ def _hand_over(visitor, e):
     e.tree.evicted_nodes = 0
     e.tree.inserted = 0
     e.tree.log_size = 0
+    e.tree.order.num_changes = e.hashes.order.num_changes = 0
     e.hashes.registered = 0
     e.hashes.log_size = 0
 
@@ -100,23 +104,3 @@ def _shadow_cached(e: Engine) -> None:
     for content, block in cached_prefixes(e).items():
         chain[block] = content
         written[block] = e.rules.block_tokens
-
-
-def visited_tokens(requests: Requests, state: str) -> I64:
-    """(n,) leading tokens of each request whose KV went through the cache before t = 0."""
-    if state == "warm":
-        tokens: I64 = requests.prompt_tokens + np.maximum(requests.output_tokens, 1) - 1
-        return tokens
-    if state == "prefilled":
-        return shared_prefix_tokens(requests)
-    return np.zeros(len(requests), np.int64)
-
-
-def shared_prefix_tokens(requests: Requests) -> I64:
-    """Tokens of each prompt's first segment, where another request begins with the same stream; else 0."""
-    r = requests
-    first = r.segment_offset[:-1]
-    stream, start = r.segment_stream[first], r.segment_start[first]
-    _, which, count = np.unique(stream, return_inverse=True, return_counts=True)
-    shared = (count[which] > 1) & (start == 0) & (stream != EXPLICIT)
-    return np.where(shared, r.segment_length[first], 0)

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..client.clients import DEADLINE, close, ended
+from ..client.clients import DEADLINE, close
 from ..core.jit import entry, inline, jit
 from ..kernels.event_heap import push_event
 from ..memory.operations import (
     ENDED,
     OP_OWNER,
+    OP_SOURCE_EPOCH,
     OP_STATE,
     OP_TAG,
+    OP_TARGET_EPOCH,
     detach,
     detach_target,
     heard,
 )
 from ..scheduler.mail import ACCEPT, LEAVE, is_unread, post, take
 from ..scheduler.queues import take_ended
+from ..scheduler.spent import note_given_up
 from ..scheduler.state_columns import (
     CANCELLED,
     COMPUTED,
@@ -37,14 +40,18 @@ from ..scheduler.state_columns import (
     SENDING,
 )
 from . import leases, pull_decode, pull_prefill
+from .loss import tell_client
 from .state import (
     BEAT,
     DEADLINES,
     DUE,
     FAULT,
+    HOMELESS,
     LANDED,
     LAST_OF_ALL,
     LEASE,
+    NO_DECODER,
+    NOT_LOST,
     NOT_YET,
     QUIT,
     SENT,
@@ -62,7 +69,7 @@ def verb(pairs, c, engines, ready, stepping, what, subject, k, now):
     elif what == QUIT:
         _quit(pairs, c, engines, ready, stepping, subject, now)
     elif what == LANDED:
-        _landed(pairs, engines[0].operations, subject, now)
+        _landed(pairs, c, engines, ready, stepping, subject, now)
     elif what == DUE:
         _due(pairs, c, engines, ready, stepping, subject, now)
     elif k < pairs.num_prefill:
@@ -85,6 +92,9 @@ def _sent(pairs, c, engines, ready, stepping, seq, now):
 def _quit(pairs, c, engines, ready, stepping, seq, now):
     """To the engine that has it."""
     pairs.quit[seq] = 1
+    if pairs.lost[seq] == HOMELESS:
+        _close_homeless(c, seq, CANCELLED, now)
+        return
     k = c.seqs.engine[seq]
     post(engines[k].inbox, LEAVE, seq)
     wake(engines, ready, stepping, k, now)
@@ -102,7 +112,9 @@ def _prefill_news(pairs, c, engines, ready, stepping, k, now):
     while e.ended_head != NO_SEQ:
         seq = take_ended(e)
         if pairs.computed_ns[seq] == NOT_YET:  # it went before its prompt was computed
-            close(c, seq, CANCELLED if e.seqs.state[seq] == CANCELLED else FAILED, now)
+            c.seqs.state[seq] = CANCELLED if e.seqs.state[seq] == CANCELLED else FAILED
+            c.seqs.finish[seq] = now
+            tell_client(pairs, c, seq, now)
         else:
             pairs.freed_ns[seq] = now
             pairs.held -= 1
@@ -124,14 +136,28 @@ def _computed(pairs, c, engines, ready, stepping, e, seq, now):
         return
     leases.begin(pairs.leases, seq, now)
     push_event(c.events, pairs.leases.ends[seq], DEADLINE, DEADLINES * seq + LEASE)
-    k = least_loaded(pairs)
+    hand_over(pairs, c, engines, ready, stepping, seq, now)
+
+
+@jit
+def hand_over(pairs, c, engines, ready, stepping, seq, now):
+    """A decode engine is told of a computed prompt, or of one that another has lost: it reads what is still held."""
+    q, k = c.seqs, least_loaded(pairs)
+    is_held = leases.runs(pairs.leases, seq)
+    if k == NO_DECODER:
+        if is_held:
+            let_go(pairs, engines, ready, stepping, seq, now)
+        _close_homeless(c, seq, FAILED, now)
+        return
     if pairs.beating[k] == 0:
         pairs.beating[k] = 1
         push_event(c.events, now, DEADLINE, DEADLINES * k + BEAT)
     pairs.load[k] += 1
     pairs.handed[seq] = 1
     q.engine[seq] = k
-    q.present[seq] = q.prompt[seq] - np.int64(not pairs.hands_out)  # else its last token is computed again
+    # without its first token its last one is computed again
+    q.present[seq] = q.prompt[seq] - np.int64(not pairs.hands_out) if is_held else 0
+    pairs.lost[seq] = NOT_LOST
     post(engines[k].inbox, ACCEPT, seq)
     wake(engines, ready, stepping, k, now)
 
@@ -158,9 +184,10 @@ def _decode_news(pairs, c, engines, ready, stepping, k, now):
     while e.ended_head != NO_SEQ:
         seq = take_ended(e)
         pairs.load[k] -= 1
-        if leases.runs(pairs.leases, seq) and pairs.attempt[seq] == 0:  # of a read that failed nobody is told
+        unread = leases.runs(pairs.leases, seq) and pairs.begun_ns[seq] == NOT_YET
+        if unread and pairs.lost[seq] == NOT_LOST:  # of a read that failed nobody is told, and the dead tell nobody
             let_go(pairs, engines, ready, stepping, seq, now)
-        ended(c, seq)
+        tell_client(pairs, c, seq, now)
 
 
 @inline
@@ -184,11 +211,32 @@ def _read(pairs, engines, e, seq, now):
 
 
 @jit
-def _landed(pairs, ops, row, now):
+def _landed(pairs, c, engines, ready, stepping, row, now):
     """What has been read is read; of a read that failed the prefill side does not hear."""
-    seq = ops.rows[row, OP_OWNER]
-    if over(pairs, ops, row, now) and pairs.mute == 0 and leases.read(pairs.leases, seq):
+    seq = engines[0].operations.rows[row, OP_OWNER]
+    if over(pairs, engines, row, now) and pairs.mute == 0 and leases.read(pairs.leases, seq):
         pairs.legs.flagged[seq] = 1
+    if pairs.lost[seq] == HOMELESS and c.seqs.state[seq] < FIRST_TERMINAL:
+        move_on(pairs, c, engines, ready, stepping, seq, now)
+
+
+@jit
+def move_on(pairs, c, engines, ready, stepping, seq, now):
+    """A sequence whose decode engine has died is given to another one when nothing moves for it any more."""
+    if pairs.moving[seq] > 0:
+        return
+    pairs.broken[seq] = pairs.all_sent[seq] = 0
+    pairs.begun_ns[seq] = pairs.arrived_ns[seq] = NOT_YET
+    hand_over(pairs, c, engines, ready, stepping, seq, now)
+
+
+@jit
+def _close_homeless(c, seq, state, now):
+    """It ends where no engine has it."""
+    q = c.seqs
+    note_given_up(q.spent, seq, now)
+    q.engine[seq] = NO_DECODER
+    close(c, seq, state, now)
 
 
 @jit
@@ -232,10 +280,11 @@ def _beat(pairs, c, k, now):
 def prefill_landed(e, row):
     """The prefill engine hears of the end of a read."""
     ops = e.operations
-    detach(ops, row, e.pool)
-    seq, tag = ops.rows[row, OP_OWNER], ops.rows[row, OP_TAG]
-    if tag == LAST_OF_ALL and e.seqs.state[seq] == SENDING and e.seqs.flagged[seq] == 1:
-        pull_prefill.let_go(e, seq)
+    if ops.rows[row, OP_SOURCE_EPOCH] == e.side.epoch:
+        detach(ops, row, e.pool)
+        seq, tag = ops.rows[row, OP_OWNER], ops.rows[row, OP_TAG]
+        if tag == LAST_OF_ALL and e.seqs.state[seq] == SENDING and e.seqs.flagged[seq] == 1:
+            pull_prefill.let_go(e, seq)
     heard(ops, row)
 
 
@@ -243,7 +292,8 @@ def prefill_landed(e, row):
 def decode_landed(e, row):
     """The decode engine hears of the end of a read."""
     ops = e.operations
-    detach_target(ops, row, e.pool)
-    if ops.rows[row, OP_TAG] == LAST_OF_ALL:
-        pull_decode.read_is_over(e, ops.rows[row, OP_OWNER], ops.rows[row, OP_STATE] == ENDED)
+    if ops.rows[row, OP_TARGET_EPOCH] == e.side.epoch:
+        detach_target(ops, row, e.pool)
+        if ops.rows[row, OP_TAG] == LAST_OF_ALL:
+            pull_decode.read_is_over(e, ops.rows[row, OP_OWNER], ops.rows[row, OP_STATE] == ENDED)
     heard(ops, row)

@@ -85,13 +85,13 @@ def _walk(e, budget, threshold):
             side.holding[kept] = slot
             kept += 1
         elif rec[slot, PHASE] == LOADED:
-            fits = _start(e, slot)
-            budget -= np.int64(fits)
-        else:
+            _start(e, slot)
+            budget -= 1
+        else:  # without memory it waits at the head of the queue, and holds nothing any more
             tokens = _compute_here(e, slot, budget, threshold)
-            fits = tokens > 0
             budget -= tokens
-        at += np.int64(fits)
+            fits = tokens > 0
+        at += 1
     if at < side.num_holding:
         for i in range(at, side.num_holding):
             side.holding[kept + i - at] = side.holding[i]
@@ -112,11 +112,12 @@ def _walk(e, budget, threshold):
 
 @inline
 def _load(e, seq):
-    """Memory for the whole prompt of the head of the queue. What is cached here is not read."""
+    """Memory for the whole prompt of the head of the queue, and for a first token that has been handed out: then it
+    can start without asking again. What is cached here is not read."""
     q, bt = e.seqs, e.rules.block_tokens
-    slot, prompt = peek_slot(e.slots), q.prompt[seq]
+    slot, prompt, known = peek_slot(e.slots), q.prompt[seq], q.prompt[seq] + q.generated[seq]
     hits, link, tied = kv.lookup(e, seq, (prompt - 1) // bt, e.slots.table[slot])
-    need = (prompt + bt - 1) // bt - hits + tied
+    need = (known + bt - 1) // bt - hits + tied
     headroom = e.rules.watermark_blocks if e.slots.running > 0 else 0
     if need + headroom > kv.available(e):
         e.blocked_seq, e.blocked_need = seq, need + headroom
@@ -125,7 +126,7 @@ def _load(e, seq):
     queue_remove(e, seq)
     open_slot(e, seq)
     kv.attach(e, slot, hits, link)
-    kv.extend(e, slot, prompt)
+    kv.extend(e, slot, known)
     e.slots.rec[slot, PHASE] = LOADING
     set_state(e, seq, TRANSFERRING)
     e.side.holding[e.side.num_holding] = slot
@@ -136,10 +137,8 @@ def _load(e, seq):
 
 @inline
 def _start(e, slot):
-    """Its KV is here: visible from now on, and one token left to compute. False: no block for the next one."""
+    """Its KV is here: visible from now on, and one token left to compute."""
     rec, seq = e.slots.rec, e.slots.rec[slot, SEQ]
-    if not kv.extend(e, slot, rec[slot, KNOWN]):
-        return False
     hits = rec[slot, COMPUTED]
     kv.adopt(e, slot, e.seqs.prompt[seq])
     start = rec[slot, KNOWN] - 1
@@ -154,7 +153,6 @@ def _start(e, slot):
     e.seqs.cached[seq] = hits
     set_state(e, seq, PREFILLING)
     add_row(e, slot, np.int64(1), np.int64(0))
-    return True
 
 
 @inline

@@ -12,16 +12,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..client.clients import DEADLINE, ended
+from ..client.clients import DEADLINE, close
 from ..core.jit import entry, inline, jit
 from ..kernels.event_heap import push_event
-from ..memory.operations import ENDED, OP_OWNER, OP_STATE, OP_TAG, detach, detach_target, heard
+from ..memory.operations import (
+    ENDED,
+    OP_OWNER,
+    OP_SOURCE_EPOCH,
+    OP_STATE,
+    OP_TAG,
+    OP_TARGET_EPOCH,
+    detach,
+    detach_target,
+    heard,
+)
 from ..scheduler.mail import LEAVE, is_unread, post, take
 from ..scheduler.queues import take_ended
 from ..scheduler.side import BROKEN, CHUNK, CONNECTED, MEMORY, TIMED_OUT_CONNECTION
 from ..scheduler.state_columns import (
     BOOTSTRAPPING,
+    CANCELLED,
     COMPUTED,
+    FAILED,
     FIRST_TERMINAL,
     FREE_WHILE_WRITTEN,
     LAST_TOKEN,
@@ -32,6 +44,7 @@ from ..scheduler.state_columns import (
     TRANSFERRING,
 )
 from . import push_decode, push_prefill
+from .loss import leg_is_over, tell_client
 from .state import (
     ARRIVAL,
     BOOTSTRAP,
@@ -40,6 +53,7 @@ from .state import (
     FAULT,
     LANDED,
     LAST_OF_ALL,
+    NO_DECODER,
     NOT_YET,
     QUIT,
     SENT,
@@ -57,7 +71,7 @@ def verb(pairs, c, engines, ready, stepping, what, subject, k, now):
     elif what == QUIT:
         _quit(pairs, c, engines, ready, stepping, subject, now)
     elif what == LANDED:
-        over(pairs, engines[0].operations, subject, now)
+        over(pairs, engines, subject, now)
     elif what == DUE:
         _due(pairs, c, engines, ready, stepping, subject, now)
     elif k < pairs.num_prefill:
@@ -73,10 +87,14 @@ def _sent(pairs, c, engines, ready, stepping, seq, now):
     p, d = q.engine[seq], least_loaded(pairs)
     legs.arrival[seq], legs.queued[seq] = q.arrival[seq], q.queued[seq]
     legs.engine[seq], legs.state[seq] = p, ROUTED
+    push_prefill.accept(engines[p], seq)
+    if d == NO_DECODER:
+        push_prefill.connect(engines[p], seq, BROKEN)
+        wake(engines, ready, stepping, p, now)
+        return
     q.engine[seq] = d
     pairs.load[d] += 1
     pairs.handed[seq] = 1
-    push_prefill.accept(engines[p], seq)
     push_decode.accept(engines[d], seq)
     push_decode.connect(engines[d], seq, CONNECTED)
     push_event(c.events, now + pairs.bootstrap_ns, DEADLINE, DEADLINES * seq + BOOTSTRAP)
@@ -93,6 +111,8 @@ def _tell_to_leave(engines, ready, stepping, k, seq, now):
 def _quit(pairs, c, engines, ready, stepping, seq, now):
     """Both sides are told; what is under way keeps its memory."""
     pairs.quit[seq] = pairs.broken[seq] = 1
+    if pairs.handed[seq] == 0:  # no decode engine takes it
+        return
     if pairs.moving[seq] > 0:
         c.seqs.flagged[seq] = pairs.legs.flagged[seq] = 1
         break_off(pairs, engines[0].operations, seq)
@@ -118,8 +138,11 @@ def _decode_news(pairs, c, engines, ready, stepping, k, now):
         pairs.load[k] -= 1
         if pairs.legs.state[seq] < FIRST_TERMINAL and pairs.arrived_ns[seq] == NOT_YET:
             pairs.broken[seq] = 1
-            _tell_to_leave(engines, ready, stepping, pairs.legs.engine[seq], seq, now)
-        ended(c, seq)
+            if pairs.moving[seq] > 0:  # the prefill side hears when the link is done
+                break_off(pairs, engines[0].operations, seq)
+            else:
+                _tell_to_leave(engines, ready, stepping, pairs.legs.engine[seq], seq, now)
+        tell_client(pairs, c, seq, now)
 
 
 @inline
@@ -151,7 +174,14 @@ def _prefill_news(pairs, c, engines, ready, stepping, k, now):
         pairs.freed_ns[seq] = now
         if pairs.computed_ns[seq] != NOT_YET:
             pairs.held -= 1
-        if c.seqs.state[seq] < FIRST_TERMINAL and pairs.arrived_ns[seq] == NOT_YET:
+        if pairs.handed[seq] == 0:
+            close(c, seq, CANCELLED if pairs.quit[seq] == 1 else FAILED, now)
+        elif c.seqs.state[seq] >= FIRST_TERMINAL:
+            leg_is_over(pairs, c, seq, now)
+        elif pairs.moving[seq] > 0:  # it has died while its pages went out: the decode side hears when the link is done
+            pairs.broken[seq] = 1
+            break_off(pairs, engines[0].operations, seq)
+        elif pairs.arrived_ns[seq] == NOT_YET:
             pairs.broken[seq] = 1
             how = TIMED_OUT_CONNECTION if e.seqs.state[seq] == TIMED_OUT else BROKEN
             _break_decode(pairs, c, engines, ready, stepping, seq, how, now)
@@ -185,7 +215,7 @@ def _send(pairs, c, engines, e, seq, is_last, now):
     stop = max(stop, start)
     pairs.sent[seq] = stop
     pairs.all_sent[seq] = np.int64(is_last)
-    pairs.attempt[seq] = max(pairs.attempt[seq], np.int64(1))
+    pairs.attempt[seq] += np.int64(pairs.begun_ns[seq] == NOT_YET)
     gone = np.int64(0)
     if pairs.layers > 1:  # all but the last layer went out while the step ran, as far as time sufficed
         gone = (e.now - e.began) * (pairs.layers - 1) // pairs.layers
@@ -214,9 +244,13 @@ def _due(pairs, c, engines, ready, stepping, subject, now):
         return
     p = pairs.legs.engine[seq]
     if which == BOOTSTRAP:
+        if now - pairs.legs.queued[seq] < pairs.bootstrap_ns:
+            return  # of an earlier attempt
         if push_prefill.connect(engines[p], seq, TIMED_OUT_CONNECTION):
             wake(engines, ready, stepping, p, now)
-    elif which == ARRIVAL and c.seqs.state[seq] == TRANSFERRING and pairs.broken[seq] == 0:
+    elif now - pairs.memory_ns[seq] < pairs.arrival_ns or pairs.broken[seq] == 1:
+        return
+    elif c.seqs.state[seq] == TRANSFERRING:
         pairs.broken[seq] = 1
         if pairs.moving[seq] > 0:
             engines[c.seqs.engine[seq]].side.connection[seq] = TIMED_OUT_CONNECTION
@@ -229,13 +263,14 @@ def _due(pairs, c, engines, ready, stepping, subject, now):
 def prefill_landed(e, row):
     """The prefill engine hears of the end of a transfer."""
     ops = e.operations
-    detach(ops, row, e.pool)
-    seq = ops.rows[row, OP_OWNER]
-    if ops.rows[row, OP_TAG] == LAST_OF_ALL:
-        if e.seqs.state[seq] == SENDING:
-            push_prefill.let_go(e, seq, ops.rows[row, OP_STATE] == ENDED)
-        elif e.seqs.state[seq] < FIRST_TERMINAL:
-            push_prefill.cancel(e, seq)
+    if ops.rows[row, OP_SOURCE_EPOCH] == e.side.epoch:
+        detach(ops, row, e.pool)
+        seq = ops.rows[row, OP_OWNER]
+        if ops.rows[row, OP_TAG] == LAST_OF_ALL:
+            if e.seqs.state[seq] == SENDING:
+                push_prefill.let_go(e, seq, ops.rows[row, OP_STATE] == ENDED)
+            elif e.seqs.state[seq] < FIRST_TERMINAL:
+                push_prefill.cancel(e, seq)
     heard(ops, row)
 
 
@@ -243,11 +278,12 @@ def prefill_landed(e, row):
 def decode_landed(e, row):
     """The decode engine hears of the end of a transfer."""
     ops = e.operations
-    detach_target(ops, row, e.pool)
-    seq = ops.rows[row, OP_OWNER]
-    if ops.rows[row, OP_TAG] == LAST_OF_ALL:
-        how = CONNECTED
-        if ops.rows[row, OP_STATE] != ENDED:
-            how = max(e.side.connection[seq], BROKEN)
-        push_decode.transferred(e, seq, how)
+    if ops.rows[row, OP_TARGET_EPOCH] == e.side.epoch:
+        detach_target(ops, row, e.pool)
+        seq = ops.rows[row, OP_OWNER]
+        if ops.rows[row, OP_TAG] == LAST_OF_ALL:
+            how = CONNECTED
+            if ops.rows[row, OP_STATE] != ENDED:
+                how = max(e.side.connection[seq], BROKEN)
+            push_decode.transferred(e, seq, how)
     heard(ops, row)

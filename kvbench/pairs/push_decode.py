@@ -64,6 +64,7 @@ def accept(e, seq):
     side.queue[side.num_queued] = seq
     side.num_queued += 1
     side.unseen += 1
+    side.connection[seq], side.seen[seq] = UNCONNECTED, 0
     set_state(e, seq, BOOTSTRAPPING)
 
 

@@ -47,6 +47,7 @@ def enter(e, seq):
     side = e.side
     side.queue[side.num_queued] = seq
     side.num_queued += 1
+    side.connection[seq] = UNCONNECTED
     set_state(e, seq, BOOTSTRAPPING)
 
 

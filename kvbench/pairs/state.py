@@ -32,7 +32,12 @@ LINK_DOWN, LINK_UP, DEAF, HEARING, MUTE, HEARD = (np.int64(i) for i in range(6))
 # LINK_DOWN  what moves over it fails when it would have ended. DEAF: heartbeats are lost. MUTE: notices of reads are
 
 NOT_YET = np.int64(-1)
-NO_ROW = np.int64(-1)
+NO_ATTEMPT = np.int64(-1)
+NO_DECODER = np.int64(-1)
+
+# Pairs.lost: what becomes of a sequence whose engine has died.
+NOT_LOST, SENT_AGAIN, HOMELESS = (np.int64(i) for i in range(3))
+# SENT_AGAIN  once both sides are done with it and it has failed. HOMELESS: it waits for another decode engine
 
 # OP_TAG of a transfer.
 ONE_OF_SEVERAL, LAST_OF_ALL, OUT_OF_DATE = (np.int64(i) for i in range(3))
@@ -47,6 +52,7 @@ class Pairs:
     leases          pull
     num_prefill     engines; the others decode
     load            (engines,) sequences that a decode engine has, or will have
+    accepts         (engines,) 1 = a decode engine takes sequences; again: what a dead engine had runs elsewhere
     beating         (engines,) 1 = its next heartbeat has a time
     link            (prefill engines, decode engines)
     faults          (f, 2) what goes wrong, by number, see LINK_DOWN; deaf, mute: 1 = now
@@ -55,6 +61,7 @@ class Pairs:
     layers          push by layers: layers of the model; 1 = by chunks; 0 = whole
     bootstrap_ns, arrival_ns   push: time-outs
     handed          (n,) 1 = it is a decode engine's. quit: (n,) 1 = its client has given up
+    lost            (n,) see NOT_LOST
     broken          (n,) 1 = its KV will never be complete on the decode side: nothing more is sent
     attempt         (n,) transfers that it has begun, each of whatever number of operations
     moving          (n,) operations under way for it; sent: (n,) blocks handed to the link; all_sent: (n,) 1 = no more
@@ -70,6 +77,8 @@ class Pairs:
     leases: "Leases"
     num_prefill: "i8"
     load: "i8[::1]"
+    accepts: "i8[::1]"
+    again: "b1"
     beating: "i8[::1]"
     link: "i8[:,::1]"
     faults: "i8[:,::1]"
@@ -84,6 +93,7 @@ class Pairs:
     arrival_ns: "i8"
     handed: "i8[::1]"
     quit: "i8[::1]"
+    lost: "i8[::1]"
     broken: "i8[::1]"
     attempt: "i8[::1]"
     moving: "i8[::1]"
@@ -107,6 +117,7 @@ def make_pairs(
     link: Any,
     *,
     faults: Any = (),
+    again: bool = False,
     lease_ns: int = 0,
     heartbeat_ns: int = 0,
     hands_out: bool = False,
@@ -120,13 +131,15 @@ def make_pairs(
     """link: (prefill engines, decode engines) numbers of links."""
     n = int(legs.state.size)
     num_prefill, num_decode = link.shape
-    zeros = [np.zeros(n, np.int64) for _ in range(7)]
+    zeros = [np.zeros(n, np.int64) for _ in range(8)]
     times = [np.full(n, NOT_YET, np.int64) for _ in range(5)]
     return Pairs(
         legs,
         make_leases(n, lease_ns, heartbeat_ns),
         num_prefill,
         np.zeros(num_prefill + num_decode, np.int64),
+        np.ones(num_prefill + num_decode, np.int64),
+        again,
         np.zeros(num_prefill + num_decode, np.int64),
         link,
         np.array(faults, np.int64).reshape(-1, 2),
@@ -160,8 +173,8 @@ def no_pairs(seqs: Sequences) -> Pairs:
 
 
 _NUMBERS = (
-    "num_prefill deaf mute hands_out block_tokens block_bytes block_fragments layers bootstrap_ns arrival_ns held "
-    "failed retried expired beats"
+    "num_prefill again deaf mute hands_out block_tokens block_bytes block_fragments layers bootstrap_ns arrival_ns "
+    "held failed retried expired beats"
 ).split()
 
 
@@ -195,9 +208,9 @@ def go_wrong(pairs, links, number):
 
 @inline
 def least_loaded(pairs):
-    """The decode engine with the fewest sequences; ties go to the smallest number."""
-    best = pairs.num_prefill
-    for k in range(pairs.num_prefill + 1, pairs.load.size):
-        if pairs.load[k] < pairs.load[best]:
+    """The decode engine with the fewest sequences, ties go to the smallest number; NO_DECODER: none takes any."""
+    best = NO_DECODER
+    for k in range(pairs.num_prefill, pairs.load.size):
+        if pairs.accepts[k] == 1 and (best == NO_DECODER or pairs.load[k] < pairs.load[best]):
             best = k
     return best

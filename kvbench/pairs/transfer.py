@@ -14,15 +14,19 @@ from ..memory.operations import (
     OP_ATTEMPT,
     OP_KIND,
     OP_OWNER,
+    OP_SOURCE,
+    OP_SOURCE_EPOCH,
     OP_STATE,
     OP_TAG,
+    OP_TARGET,
+    OP_TARGET_EPOCH,
     SEND,
     abort,
     attach,
     attach_target,
     open_row,
 )
-from .state import LAST_OF_ALL, NOT_YET, OUT_OF_DATE
+from .state import LAST_OF_ALL, NO_ATTEMPT, NOT_YET, OUT_OF_DATE
 
 
 @jit
@@ -34,6 +38,7 @@ def send_blocks(pairs, source, target, seq, start, stop, done_ns, now):
     link = pairs.link[source.number, target.number - pairs.num_prefill]
     ops, num = source.operations, stop - start
     row = open_row(ops, SEND, seq, pairs.attempt[seq], source.number, target.number)
+    ops.rows[row, OP_SOURCE_EPOCH], ops.rows[row, OP_TARGET_EPOCH] = source.side.epoch, target.side.epoch
     attach(ops, row, source.pool, source.slots.table[source.seqs.slot[seq]], start, stop)
     attach_target(ops, row, target.pool, target.slots.table[target.seqs.slot[seq]], start, stop)
     num_bytes, fragments = num * pairs.block_bytes, num * pairs.block_fragments
@@ -56,18 +61,23 @@ def break_off(pairs, ops, seq):
 
 
 @jit
-def over(pairs, ops, row, now):
+def over(pairs, engines, row, now):
     """An operation is over: what its end means for its sequence stands in OP_TAG. Returns whether it went well.
 
-    One that fails breaks the whole attempt: nothing more is sent, and the last that ends says that it failed.
+    One that fails breaks the whole attempt: nothing more is sent, and the last that ends says that it failed. So does
+    one whose engine has died at either end; the end of an older attempt, or one told twice, means nothing.
     """
+    ops = engines[0].operations
     rows = ops.rows
     seq = rows[row, OP_OWNER]
     if rows[row, OP_ATTEMPT] != pairs.attempt[seq]:
         rows[row, OP_TAG] = OUT_OF_DATE
         return False
+    rows[row, OP_ATTEMPT] = NO_ATTEMPT
     pairs.moving[seq] -= 1
-    if rows[row, OP_STATE] != ENDED:
+    source, target = engines[rows[row, OP_SOURCE]].side, engines[rows[row, OP_TARGET]].side
+    is_dead = rows[row, OP_SOURCE_EPOCH] != source.epoch or rows[row, OP_TARGET_EPOCH] != target.epoch
+    if rows[row, OP_STATE] != ENDED or is_dead:
         pairs.broken[seq] = 1
     if pairs.moving[seq] == 0 and (pairs.all_sent[seq] == 1 or pairs.broken[seq] == 1):
         rows[row, OP_TAG] = LAST_OF_ALL

@@ -28,7 +28,7 @@ from ..memory.pool import (
     list_unlink,
 )
 from .chain_hash import chain, root_hash
-from .changes import note_change, note_contents
+from .changes import IS_STORED, note_change, note_contents
 from .eviction.policies import LRU, POLICIES, Policy
 from .keys import fill_keys
 from .leaf_heap import EvictionOrder, make_order
@@ -242,7 +242,7 @@ def take(hashes, pool, row, start, stop):
         after[0] = block
         pool.before[block] = 0
     if hashes.order.tells:
-        note_contents(hashes.order, contents, row, start, stop)
+        note_contents(hashes.order, contents, row, start, stop, np.int64(IS_STORED))
     evicted, gone, swept, logged = 0, 0, 0, hashes.log_size
     for i in range(start, stop):
         if i + AHEAD < stop:  # neighbours in the queue are neighbours in memory, their hashes are not
@@ -274,7 +274,7 @@ def withdraw(hashes, pool, row, start, stop):
     contents, table = pool.content, hashes.table
     note(hashes, pool, WITHDRAWN, row, start, stop, 0)
     if hashes.order.tells:
-        note_contents(hashes.order, contents, row, start, stop)
+        note_contents(hashes.order, contents, row, start, stop, np.int64(0))
     for i in range(start, stop):
         block = np.int64(row[i])
         if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
@@ -315,21 +315,32 @@ def match(hashes, pool, keys, sequence, namespace, n, scratch, row):
     returns  (blocks found, chain hash of the last one, how many of them have no reference now)
     """
     contents, refs, table = pool.content, pool.refs, hashes.table
+    mask = table.size - 1
     content = root_hash(namespace)
     found = 0
     unreferenced = 0
+    window = 1  # a prompt that nobody has asked before misses at once
     while found < n:
-        stop = min(n, found + _LOOKAHEAD)
+        stop = min(n, found + window)
         fill_keys(keys, sequence, found, stop, scratch)
+        following = content
+        for i in range(found, stop):  # three rounds, so that no block waits for memory by itself
+            following = chain(following, scratch[i])
+            scratch[i] = following
+            prefetch(table, _tag(following) & mask)
+        for i in range(found, stop):
+            block = table[_tag(scratch[i]) & mask] & 0xFFFFFFFF
+            prefetch(contents, block)
+            prefetch(refs, block)
         while found < stop:
-            following = chain(content, scratch[found])
-            block = table[find_entry(table, contents, following)] & 0xFFFFFFFF
+            block = table[find_entry(table, contents, scratch[found])] & 0xFFFFFFFF
             if block == NO_BLOCK:
                 return found, content, unreferenced
             unreferenced += np.int64(refs[block] == 0)
             row[found] = block
-            content = following
+            content = scratch[found]
             found += 1
+        window = _LOOKAHEAD
     return found, content, unreferenced
 
 

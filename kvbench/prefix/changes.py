@@ -1,9 +1,9 @@
 """What a cache tells of its blocks, for who wants to know what lies where: chain hashes, in order of what happened.
 
 A hash is odd (chain_hash.py). A tree writes the hash of a block that it has now, and with bit 0 off the one of a block
-that it has no more. A map writes the hash of every block that it was given or that was taken: a block may have twins,
-so whoever reads asks the map whether one is left. The list is part of the eviction order, which both have; a cache that
-tells nothing pays a comparison a call.
+that it has no more. A map writes the hash of every block that it was given or that was taken, the latter with bit 0 off
+where it was evicted: a block may have twins, so whoever reads asks the map whether one is left. The list is part of
+the eviction order, which both have; a cache that tells nothing pays a comparison a call.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def note_change(order, change):
 
 
 @inline
-def note_contents(order, contents, blocks, start, stop):
-    """Those of blocks[start:stop] that have a content."""
+def note_contents(order, contents, blocks, start, stop, gone):
+    """Those of blocks[start:stop] that have a content. gone: IS_STORED where they are evicted, else 0."""
     for i in range(start, stop):
         content = contents[blocks[i]]
         if content != 0:
-            note_change(order, content)
+            note_change(order, content ^ gone)

@@ -229,12 +229,20 @@ def stretch(e, duration):
     With L layers the step ends at the latest of: its own end; the load of the first layer and all computing; all
     loading and the computing of the last layer. In between both are linear, so no other layer counts.
     """
+    stretch_behind(e, duration, np.int64(0))
+
+
+@jit
+def stretch_behind(e, duration, not_before):
+    """The same for a step whose work on the device begins at not_before, if that is later."""
     t, plan, rec = e.tiers, e.plan, e.slots.rec
     host_ns = e.resources[HOST]
     t.wait_ns = 0
     start = e.now + host_ns
     if e.overlap:
         start = max(start, e.device_end)
+    stall = max(not_before - start, 0)
+    start += stall
     busy = duration - host_ns
     end = start + busy
     if e.prefill_seqs > 0 and t.load_end > start:
@@ -248,7 +256,7 @@ def stretch(e, duration):
                 t.of_seq[rec[slot, SEQ], WAIT_IN_STEPS] += t.wait_ns
     beside = min(t.copy_ns, busy)  # what was copied since the step before, and what is left from then
     t.copy_ns -= beside
-    t.slowed_ns = np.int64(t.slowdown * beside)
+    t.slowed_ns = np.int64(t.slowdown * beside) + stall
     t.sum_wait_ns += t.wait_ns
     t.sum_slowed_ns += t.slowed_ns
 

@@ -32,6 +32,7 @@ class Side:
     """n sequences, s slots.
 
     role          BOTH, PREFILL, DECODE
+    epoch         how often the engine has died: what was under way for an earlier life of it is not its own
     holding       (s,) decode: slots that have memory and do not run, in the order in which they are looked at
     num_holding   of them
     num_ended     things that the next step has to look at though nobody runs or waits
@@ -49,6 +50,7 @@ class Side:
     """
 
     role: "i8"
+    epoch: "i8"
     holding: "i8[::1]"
     num_holding: "i8"
     num_ended: "i8"
@@ -86,6 +88,7 @@ def make_side(
     n, slots, marks = (num_sequences, num_slots, 2 * places) if role != "both" else (0, 0, 0)
     return Side(
         ROLES[role],
+        0,
         np.zeros(slots, np.int64),
         0,
         0,

@@ -6,7 +6,8 @@ The engine keeps two clocks, in ns, that move at the end of a step (`spend`):
     decode_clock   of it, what the decodes of those steps would have taken without the prefills in them
 
 A sequence reads them where its phase changes: `start` subtracts a clock from its column, `stop` adds it, so that the
-column holds the difference; while a clock runs for it, the column is negative. What no column holds (running, but no
+column holds the difference; while a clock runs for it, the column is far below 0, whatever it held before: a sequence
+may come to an engine that has run for less time than was spent on it elsewhere. What no column holds (running, but no
 step ran) is the rest of its life. Columns of Sequences.spent:
 
     PREFILL   whole steps that computed a part of its prompt
@@ -24,6 +25,8 @@ from .state_columns import IN_PREFILL, PHASE, PLAN_SLOT, SEQ
 
 PREFILL, STEPS, DECODE, AGAIN = range(4)
 NUM_SPENT = 4
+_RUNS = np.int64(1 << 61)
+"""Far below all times: what is less than 0 runs."""
 
 # Columns and kinds of Engine.flight, a row for each of the step on the device (see overlapped).
 FLIGHT_SLOT, FLIGHT_SEQ, FLIGHT_DOES = range(3)
@@ -34,13 +37,13 @@ CHUNK, FIRST, NEXT_TOKEN, NOTHING = range(4)
 @inline
 def _start(spent, seq, column, clock):
     if spent[seq, column] >= 0:
-        spent[seq, column] -= clock + 1
+        spent[seq, column] -= clock + _RUNS
 
 
 @inline
 def _stop(spent, seq, column, clock):
     if spent[seq, column] < 0:
-        spent[seq, column] += clock + 1
+        spent[seq, column] += clock + _RUNS
 
 
 @jit
@@ -73,6 +76,12 @@ def note_end(e, seq):
     _stop(e.seqs.spent, seq, STEPS, e.step_clock)
     _stop(e.seqs.spent, seq, DECODE, e.decode_clock)
     _stop(e.seqs.spent, seq, AGAIN, e.now)
+
+
+@jit
+def note_given_up(spent, seq, now):
+    """Nobody computes again what it has lost."""
+    _stop(spent, seq, AGAIN, now)
 
 
 @inline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.keys import Key
-from .rules import HOST_EVICTION, LAYOUTS, LOADS, PRESET_RULES, STOP_POLICIES, WRITE_POLICIES
+from .rules import HOST_EVICTION, LAYOUTS, LOADS, PRESET_RULES, STATES, STOP_POLICIES, WRITE_POLICIES
 
 _SHARING = ("fifo", "fair")
 
@@ -27,6 +27,7 @@ TIER_KEYS: tuple[Key, ...] = (
     ),
     Key("tiers.host.blocks", "int", 0, "blocks", "host memory; 0 = by ratio or bytes", low=0),
     Key("tiers.host.bytes", "int", 0, "bytes", "host memory of a device; 0 = by ratio or blocks", low=0),
+    Key("tiers.host.state", "choice", "cold", "", "what lies on the host when the run starts", STATES),
     Key("tiers.host.write", "choice", "auto", "", "when a block is copied to the host", ("auto", *WRITE_POLICIES)),
     Key("tiers.host.min_offers", "int", 2, "", "write_through_selective: offers from which a block is copied", low=2),
     Key("tiers.host.outputs", "choice", "auto", "", "whether blocks of answers are copied, too", ("auto", "yes", "no")),
@@ -44,6 +45,7 @@ TIER_KEYS: tuple[Key, ...] = (
     Key("tiers.host.layout", "choice", "layer_first", "", "of a block in host memory; decides its fragments", LAYOUTS),
     Key("tiers.storage.blocks", "int", 0, "blocks", "storage behind the host, for all engines; 0 = by bytes", low=0),
     Key("tiers.storage.bytes", "int", 0, "bytes", "storage behind the host; 0 = by blocks, or none", low=0),
+    Key("tiers.storage.state", "choice", "cold", "", "what lies in storage when the run starts", STATES),
     Key("tiers.storage.eviction", "choice", "lru", "", "who leaves storage first", HOST_EVICTION),
     Key("tiers.storage.batch_blocks", "int", 128, "blocks", "in one transfer from or to storage", low=1),
     Key("tiers.storage.min_prefetch_tokens", "int", 256, "tokens", "fewer are not fetched ahead", low=0),

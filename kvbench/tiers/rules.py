@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-WRITE_POLICIES = ("write_through", "write_through_selective")
-"""When a block is copied to the host: once it is computed; once it was offered `min_offers` times."""
+WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
+"""When a block is copied to the host: once it is computed; once it was offered `min_offers` times; when the device's
+cache evicts it."""
 HOST_EVICTION = (
     "lru",
     "lfu",
@@ -22,6 +23,8 @@ HOST_EVICTION = (
     "arc",
 )
 """Those of the device's cache that need no more than a record, and ARC."""
+STATES = ("cold", "warm", "prefilled")
+"""Of a tier at t = 0; see offline.warm."""
 LOADS = ("layerwise", "whole")
 """layerwise: a request is admitted with its hits, and each layer of its prefill waits for that layer's KV. whole: it is
 admitted once all of it is there."""
@@ -102,6 +105,8 @@ class StoreRules:
     down: LinkRules = field(default_factory=LinkRules)
     """A fragment is a batch."""
     up: LinkRules = field(default_factory=LinkRules)
+    state: str = "cold"
+    """At t = 0: of STATES."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +125,15 @@ class TierRules:
 
     host_blocks: int = 0
     eviction: str = "lru"
-    """A name of prefix.eviction.policies."""
+    """Of HOST_EVICTION."""
+    state: str = "cold"
+    """At t = 0: of STATES."""
     closed: bool = True
     """A block does not leave before those that continue its prefix."""
     min_offers: int = 1
     """A block is written once it was offered so often: 1 is write_through, 2 write_through_selective."""
+    writes_back: bool = False
+    """A block is written when the device's cache evicts it, and not before."""
     outputs: bool = True
     """Blocks of answers are written too."""
     load: str = "layerwise"

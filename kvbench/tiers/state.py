@@ -45,6 +45,7 @@ class Tiers:
     link_down, link_up   of the device's link to the host: copies out, copies in
     min_offers, outputs, min_load_tokens, layerwise, layers, block_bytes, block_fragments, slowdown   see tiers.rules
     load_begin, load_end   ns: of the loads that prefill steps wait for
+    writes_back  blocks are copied when they are evicted; write_end: ns, when the last of these copies is over
     copy_ns      ns of copies between device and host that no step has been slowed by yet
     wait_ns, slowed_ns   of the planned step: how much longer it takes for them, and beside copies; sum_*: of all steps
     offers, offered      (o,) contents offered so far and how often, by their hash; num_offers of them
@@ -69,6 +70,8 @@ class Tiers:
     slowdown: "f8"
     load_begin: "i8"
     load_end: "i8"
+    writes_back: "b1"
+    write_end: "i8"
     copy_ns: "i8"
     wait_ns: "i8"
     slowed_ns: "i8"
@@ -143,6 +146,8 @@ def make_tiers(
         rules.block_fragments,
         rules.slowdown,
         0,
+        0,
+        rules.writes_back,
         0,
         0,
         0,

@@ -147,10 +147,13 @@ def _tiers(one_of: Any) -> TierRules:
     def link() -> LinkRules:
         return LinkRules(one_of(0, 500, 40_000), one_of(10, 2_000, 90_000))
 
+    writes_back = one_of(False, False, True)
     return TierRules(
         host_blocks=one_of(4, 40, 200),
-        eviction=one_of(*HOST_EVICTION[:-2]),
-        closed=one_of(False, True),
+        eviction=one_of(*HOST_EVICTION),
+        state=one_of("cold", "cold", "warm", "prefilled"),
+        writes_back=writes_back,
+        closed=not writes_back and one_of(False, True),
         min_offers=one_of(1, 1, 2),
         outputs=one_of(False, True),
         load=one_of(*LOADS),
@@ -161,6 +164,8 @@ def _tiers(one_of: Any) -> TierRules:
         host_link=HostLink(link(), link(), one_of(False, True), one_of(False, True)),
         store=StoreRules(
             blocks=one_of(0, 10, 400),
+            eviction=one_of("lru", "s3fifo", "arc"),
+            state=one_of("cold", "cold", "warm"),
             block_bytes=1,
             batch_blocks=one_of(1, 4, 128),
             min_prefetch_tokens=one_of(1, 16),

@@ -116,8 +116,8 @@ class VllmOffload:
     def _dump_arc(self) -> Observed:
         arc, rows = self.tier.arc, dict[str, Any]()
         for name, which in (("t1", T1), ("t2", T2)):
-            head = self.chunks + which
-            rows[name] = [self._entry(slot) for slot in follow(int(arc.after[head]), arc.after, int(head))]
+            head = self.chunks + int(which)
+            rows[name] = [self._entry(slot) for slot in follow(int(arc.after[head]), arc.after, head)]
         for name, ghosts in (("b1", arc.b1), ("b2", arc.b2)):
             places = [(ghosts.head + i) % ghosts.name.size for i in range(ghosts.count)]
             rows[name] = [int(ghosts.name[place]) for place in places if ghosts.name[place]]

@@ -285,3 +285,8 @@ def test_tlru_wants_a_threshold_and_a_tree():
         system("preset=vllm", "cache.eviction=tlru", "cache.tlru_threshold=100")
     rules = system(*asked, "cache.tlru_threshold=100").settings.cache
     assert (rules.eviction, rules.tlru_threshold) == ("tlru", 100)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.csv.gz", "x"])
+def test_a_run_of_a_trace_has_its_name_without_what_packs_it(tmp_path, name):
+    assert configure(None, trace=str(tmp_path / name)).name == "x"

@@ -23,6 +23,7 @@ from .test_run import configured, run
         (("tiers.host.ratio=1", "tiers.host.blocks=9"), "leave one out"),
         (("tiers.host.ratio=1", "cache.backup=true"), "leave cache.backup out"),
         (("tiers.host.ratio=1", "batching=static"), "continuous batching"),
+        (("tiers.host.ratio=1", "tiers.host.write=write_back", "tiers.host.closed=yes"), "before those that they"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(texts, words):

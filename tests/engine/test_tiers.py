@@ -13,6 +13,7 @@ from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import FINISHED
 from kvbench.engine.settings import EngineSettings
+from kvbench.offline.warm import prepared
 from kvbench.tiers.host import EVICTED, LOADED, WRITTEN
 from kvbench.tiers.rules import HostLink, LinkRules, StoreRules, TierRules
 from kvbench.tiers.state import HOST_TOKENS, WAIT_QUEUED
@@ -114,14 +115,17 @@ def test_random_workloads_with_a_host_tier(name, load):
         st.integers(1, 2),
         st.booleans(),
         stores(),
+        st.booleans(),
     )
-    def check(case: systems.Case, visits, overlap, blocks, block_ns, eviction, closed, min_offers, fair, store) -> None:
+    def check(
+        case: systems.Case, visits, overlap, blocks, block_ns, eviction, closed, min_offers, fair, store, writes_back
+    ) -> None:
         (asks, tokens), system = visits, case[1]
         kind = "radix" if name == "sglang" else "hash"
         system = with_memory(replace(system, cache=replace(system.cache, kind=kind)), tokens)
         rules = tier_rules(blocks, block_ns, load=load, layers=3, eviction=eviction, closed=closed, slowdown=0.2)
         rules = replace(rules, min_offers=min_offers, host_link=replace(rules.host_link, fair=fair, half_duplex=fair))
-        rules = replace(rules, store=store)
+        rules = replace(rules, store=store, writes_back=writes_back, closed=closed and not writes_back)
         simulation = Simulation(
             request_table(asks), replace(system, check=True, overlap=overlap, tiers=rules), small_tables()
         )
@@ -138,6 +142,48 @@ def test_random_workloads_with_a_host_tier(name, load):
         assert counters[EVICTED] <= counters[WRITTEN]
 
     check()
+
+
+@EACH
+def test_what_the_device_evicts_is_written_back_and_found(system):
+    """Nothing is written before the device is full; then the first prompt is there, and the step waits for its copy."""
+    bt = system.block_tokens
+    asks = [plain(i, arrival_ns=1_000_000 * i, prompt=60, output=2) for i in range(4)]
+    asks.append(replace(asks[0], arrival_ns=9_000_000))
+    tight = replace(system, cache=replace(system.cache, num_blocks=-(-66 // bt) + 3), check=True)
+    rules = tier_rules(writes_back=True, closed=False, layers=4)
+    first = run(asks[:1], replace(tight, tiers=rules))
+    assert first.engine.tiers.host.counters[WRITTEN] == 0
+    tiered = run(asks, replace(tight, tiers=rules))
+    e = tiered.engine
+    assert tiered.journal().cached_tokens[-1] == 59 // bt * bt
+    assert e.tiers.host.counters[LOADED] == 59 // bt
+    assert e.tiers.sum_slowed_ns > 0
+
+
+@EACH
+@pytest.mark.parametrize(("state", "hits"), [("cold", 0), ("warm", 59), ("prefilled", 40)])
+def test_what_lies_on_the_host_at_the_start(system, state, hits):
+    """The first visit finds on the host what the state says, whatever the device has seen."""
+    bt = system.block_tokens
+    asks = [plain(i, arrival_ns=1_000_000 * i, prompt=60, output=2) for i in range(3)]
+    for ask in asks:
+        ask.prompt = [(77, 0, 40), (ask.prompt[0][0], 0, 20)]
+    roomy = with_memory(replace(system, check=True), 600)
+    simulation = prepared(
+        Simulation(request_table(asks), replace(roomy, tiers=tier_rules(state=state)), small_tables())
+    )
+    finish(simulation)
+    assert simulation.journal().cached_tokens[0] == hits // bt * bt
+    assert simulation.engine.tiers.of_seq[0, HOST_TOKENS] == hits // bt * bt
+
+
+@EACH
+def test_a_warm_tier_that_nobody_prepared_does_not_run(system):
+    asks = [plain(0, arrival_ns=0, prompt=60, output=2)]
+    simulation = Simulation(request_table(asks), replace(system, tiers=tier_rules(state="warm")), small_tables())
+    with pytest.raises(KvbenchError, match="prepared"):
+        finish(simulation)
 
 
 @EACH

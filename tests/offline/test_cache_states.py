@@ -13,7 +13,8 @@ from kvbench.costs.deployment import Deployment
 from kvbench.costs.named import find_device, find_model
 from kvbench.costs.roofline import roofline
 from kvbench.engine.settings import EngineSettings
-from kvbench.offline.warm import prepared, shared_prefix_tokens
+from kvbench.offline.visited import shared_prefix_tokens
+from kvbench.offline.warm import prepared
 from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 from kvbench.workload.build import build_workload
 

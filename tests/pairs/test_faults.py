@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kvbench.cluster.incidents import Incident
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import CANCELLED, FAILED, FINISHED, TIMED_OUT
 from kvbench.engine.settings import EngineSettings
@@ -55,7 +56,22 @@ def random_faults(random: np.random.Generator) -> tuple[Fault, ...]:
     )
 
 
-def visited_states(settings: EngineSettings, seed: int) -> Counter[str]:
+def random_incidents(random: np.random.Generator, num: int) -> tuple[Incident, ...]:
+    """Engines die and come back empty, on either side, or get no more requests for a while."""
+    kinds = ("restart", "restart", "restart", "drain", "add", "slow")
+    return tuple(
+        Incident(
+            int(random.integers(0, 60_000)),
+            int(random.integers(num)),
+            str(random.choice(kinds)),
+            int(random.integers(0, 40_000)),
+            2.0,
+        )
+        for _ in range(int(random.integers(0, 4)))
+    )
+
+
+def visited_states(settings: EngineSettings, seed: int, deaths: bool = True) -> Counter[str]:
     visited: Counter[str] = Counter()
     random = np.random.default_rng(seed)
     for _ in range(ROUNDS):
@@ -77,9 +93,13 @@ def visited_states(settings: EngineSettings, seed: int) -> Counter[str]:
             arrival_ns=int(random.choice([2_000, 10**9])),
             hands_out=bool(random.integers(2)),
             faults=random_faults(random),
+            num_prefill=int(random.integers(1, 3)),
+            num_decode=int(random.integers(1, 3)),
         )
+        incidents = random_incidents(random, pair.num_prefill + pair.num_decode) if deaths else ()
+        again = bool(random.integers(2))
         more = {"fails_with_transfer": bool(random.integers(2)), "reserved_decode_tokens": 2}
-        simulation = paired(random_asks(random), drawn, pair, preallocated_requests=4, **more)
+        simulation = paired(random_asks(random), drawn, pair, incidents, again, preallocated_requests=4, **more)
         watched(simulation, visited)
         assert_baseline(simulation)
         assert_times_add_up(simulation)
@@ -158,3 +178,14 @@ def test_an_unread_notice_holds_the_prompt_until_its_lease_ends():
     assert (simulation.journal().status == FINISHED).all()
     times = simulation.pair_times()
     assert (times.freed - times.computed >= 50_000).all()
+
+
+def test_loads_that_fill_the_memory_can_start():
+    """A first token that the prefill side has handed out needs its place too, and has it from the beginning."""
+    settings = replace(VLLM, overlap=False, cache=CacheRules("hash", 30, free_order="auto"))
+    far = rules(settings, hands_out=True, setup_ns=50_000.0)
+    simulation = paired(chats(8, 60, 3), settings, far)
+    watched(simulation)
+    assert_baseline(simulation)
+    assert (simulation.journal().status == FINISHED).all()
+    assert simulation.journal().preemptions.sum() == 0

@@ -49,14 +49,16 @@ def rules(settings: EngineSettings, **more) -> PairRules:
     return PairRules(**values | more)
 
 
-def paired(asks: list[Ask], settings: EngineSettings, rules: PairRules, **decode) -> Simulation:
+def paired(
+    asks: list[Ask], settings: EngineSettings, rules: PairRules, incidents=(), again=False, **decode
+) -> Simulation:
     settings = replace(settings, overlap=False, batching="continuous", check=True)
     sides = [replace(settings, role="prefill"), replace(settings, role="decode", **decode)]
     if rules.protocol == "push" and settings.cache.kind != "radix":
         sides[1] = replace(sides[1], cache=replace(sides[1].cache, kind="none"))
     prefill, decode_ = (Member(side, small_tables(), side.role) for side in sides)
     members = (prefill,) * rules.num_prefill + (decode_,) * rules.num_decode
-    fleet = Fleet(members, RouterSettings(policy="round-robin"), rules)
+    fleet = Fleet(members, RouterSettings(policy="round-robin"), rules, incidents=tuple(incidents), sends_again=again)
     return Simulation(request_table(asks), sides[0], prefill.tables, fleet)
 
 
@@ -94,6 +96,9 @@ def assert_times_add_up(simulation: Simulation) -> None:
     over = journal.finish_ns != NEVER
     np.testing.assert_array_equal(journal.parts_ns.sum(1)[over], (journal.finish_ns - journal.arrival_ns)[over])
     done = journal.status == FINISHED
+    tokens = journal.output_tokens
+    assert (tokens[done] == simulation.seqs.output[done]).all()
+    assert journal.itl_count.sum() == (tokens - 1)[tokens > 0].sum(), "a token was handed out twice, or never"
     assert (journal.parts_ns[done] >= 0).all()
     parts = ttft_parts(journal, simulation.pair_times())
     heard = journal.first_token_ns != NEVER

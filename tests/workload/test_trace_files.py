@@ -71,6 +71,12 @@ def test_sha256_is_of_the_whole_file(tmp_path):
     assert load_trace(path)[1].path == str(path)
 
 
+def test_a_window_is_of_scaled_times(tmp_path):
+    path = jsonl(tmp_path, *(row(1_000_000 * k) for k in range(10)))  # us, in a format of ms
+    seen = load(path, time_scale=0.001, start_s=2.0, duration_s=3.0)
+    assert seen.arrival_ns.tolist() == [0, NS_PER_S, 2 * NS_PER_S]
+
+
 def test_time_scale_moves_arrivals_and_delays(tmp_path):
     rows = (row(0, session_id="a"), row(None, session_id="a", delay=100), row(1_000))
     requests = load(jsonl(tmp_path, *rows), time_scale=0.5)

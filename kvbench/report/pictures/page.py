@@ -38,6 +38,9 @@ MOST_DIFFERENCES = 12
 HINT_FROM = 6
 """Columns of a table that says on a narrow screen that it scrolls."""
 
+MOST_NAMED = 2
+"""Runs that a note names."""
+
 MOST_BESIDE = 4
 """Runs whose heads stand side by side; more are a row each."""
 
@@ -50,6 +53,11 @@ FIGURES = (
     ("goodput/s", "goodput", "mean"),
     ("requests/s", "request_throughput", "mean"),
     ("hit rate", "hit_rate", "mean"),
+    ("of the device", "hit_rate_device", "mean"),
+    ("of the host", "hit_rate_host", "mean"),
+    ("of storage", "hit_rate_storage", "mean"),
+    ("lowest of an engine", "engine_hit_rate_min", "mean"),
+    ("load, std / mean", "load_cv", "mean"),
     ("preemptions", "preemptions", "mean"),
 )
 
@@ -95,10 +103,22 @@ def _heads(runs: Sequence[RunFolder]) -> str:
         table = [[column, *cells] for column, *cells in zip(columns, *own.values(), strict=True)]
         text = _table(["all runs", ""], common, "head", markup=True)
         text += f"<br>{_table(['run', *own], table, 'head', markup=True)}"
-    several = len(runs) > 1
-    notes = [(run.label if several else "", note) for run in runs for note in run.document["notes"]]
-    said = "".join(f"<li>{escape(f'{label}: {note}' if label else note)}</li>" for label, note in dict.fromkeys(notes))
+    said = "".join(f"<li>{escape(note)}</li>" for note in _notes(runs))
     return f"{text}{f'<ul>{said}</ul>' if said else ''}"
+
+
+def _notes(runs: Sequence[RunFolder]) -> list[str]:
+    """What must be said beside the numbers, each once, with the runs that it is said of unless these are all."""
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        for note in dict.fromkeys(run.document["notes"]):
+            said.setdefault(note, []).append(run.label)
+    return [note if len(labels) == len(runs) else f"{_listed(labels)}: {note}" for note, labels in said.items()]
+
+
+def _listed(labels: Sequence[str]) -> str:
+    more = len(labels) - MOST_NAMED
+    return "; ".join(labels[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _differences(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
@@ -151,7 +171,11 @@ def _told(run: RunFolder, metric: str, statistic: str) -> str:
     if run.summary[metric]["unit"] == "ms":
         doubted = statistic == "p99" and not run.summary[metric]["p99_high"]
         return duration(value) + "*" * doubted
-    return f"{100 * value:.2f} %" if metric == "hit_rate" else f"{value:,.1f}" if value % 1 else f"{value:,.0f}"
+    if "hit_rate" in metric:
+        return f"{100 * value:.2f} %"
+    if metric == "load_cv":
+        return f"{value:.3f}"
+    return f"{value:,.1f}" if value % 1 else f"{value:,.0f}"
 
 
 def _section(sources: Sources, title: str, kinds: Sequence[str]) -> str:

@@ -74,6 +74,18 @@ def test_one_file_without_a_request_and_without_a_script(page):
     assert "<chat>" not in text
 
 
+def test_a_note_stands_once_with_the_runs_that_it_is_said_of(tmp_path):
+    for number in range(5):
+        notes = ("of all", *("of two",) * (number < 2), *("of four",) * (number > 0))
+        write_run(tmp_path / "runs" / str(number), 120, run=f"run{number}", seed=number, notes=notes)
+    assert call(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html"), "-q"]) == 0
+    said = re.findall("<li>(.*?)</li>", (tmp_path / "report.html").read_text())
+    assert [re.sub(".*: ", "", note) for note in said] == ["of all", "of two", "of four"]
+    assert ":" not in said[0]
+    assert said[1].count(";") == 1
+    assert "and 2 more" in said[2]
+
+
 def test_the_same_runs_are_the_same_page(page, tmp_path):
     again = tmp_path / "again.html"
     parts = [str(page.parent / name) for name in ("base", "slow", "rates", "curve", "fidelity")]

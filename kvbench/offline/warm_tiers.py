@@ -1,0 +1,68 @@
+"""What lies on the host and in storage at t = 0; the states are those of the device's cache (`warm.py`).
+
+Every request writes the blocks that it leaves behind, one request after another in order of arrival, through the
+tier's own verbs: who came last is there, and who had to leave has left by the tier's policy. Nothing is counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import entry, jit
+from ..core.requests import I64, Requests
+from ..engine.settings import EngineSettings
+from ..prefix.chain_hash import root_hash
+from ..scheduler.state import Engine
+from ..tiers import host
+from ..tiers.host import HostTier
+from .order import arrival_order
+from .visited import visited_tokens
+
+
+def prepare_tiers(engines: list[Engine], requests: Requests, settings: EngineSettings) -> None:
+    """Bring the hosts of engines, and the storage behind them all, into the state of the settings."""
+    rules = settings.tiers
+    if not rules.on:
+        return
+    for e in engines:
+        _prepare(e, e.tiers.host, visited_tokens(requests, rules.state), requests)
+    if rules.store.blocks:
+        _prepare(engines[0], engines[0].tiers.store, visited_tokens(requests, rules.store.state), requests)
+
+
+def _prepare(e: Engine, tier: HostTier, tokens: I64, requests: Requests) -> None:
+    if tokens.any():
+        with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
+            _visit(e, tier, arrival_order(requests), tokens)
+
+
+@entry
+def _visit(e, tier, order, tokens):
+    q, bt = e.seqs, e.rules.block_tokens
+    first = np.zeros(tokens.size + 1, np.int64)  # sequences of a request lie beside each other
+    for seq in range(q.request.size):
+        first[q.request[seq] + 1] = seq + 1
+    for request in order:
+        for seq in range(first[request], first[request + 1]):
+            known = tokens[request] if e.tiers.outputs else min(tokens[request], q.prompt[seq])
+            _write(e, tier, seq, known // bt)
+    for i in range(tier.counters.size):
+        tier.counters[i] = 0
+
+
+@jit
+def _write(e, tier, seq, blocks):
+    names, namespace = e.tiers.host.names, e.seqs.namespace[seq]
+    host.name_blocks(e.tiers.host, e.block_keys, seq, namespace, blocks)
+    host.touch_names(tier, names, 0, blocks)
+    for i in range(blocks):
+        if host.slot_of(tier, names[i]) != host.NO_SLOT:
+            continue
+        parent = names[i - 1] if i > 0 else root_hash(namespace)
+        if tier.closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
+            return
+        slot = host.reserve(tier, names[i], parent, i)
+        if slot == host.NO_SLOT:
+            return
+        tier.slots[0] = slot
+        host.confirm(tier, tier.slots, 0, 1)
