@@ -108,7 +108,7 @@ def replay_fleet(offline: Offline, fleet: Fleet) -> dict[str, Any]:
         "counted": int(offline.counted.sum()),
         "refused": int(np.isin(np.asarray(seqs.state), (REFUSED, FAILED)).sum()),
         "engines": num,
-        "prompts_with_answers": offline.prompts_with_answers if offline.answers else 0,
+        "prompts_with_answers": offline.prompts_with_answers,
         "answers": offline.answers,
         "warm_up": offline.warm_up,
         "hit_tokens": int(hits.sum()),

@@ -59,7 +59,7 @@ def replay_cache(offline: Offline, settings: EngineSettings, costs: CostTables) 
         "requests": len(requests),
         "counted": int(offline.counted.sum()),
         "refused": int(np.count_nonzero((state == REFUSED) | (state == FAILED))),
-        "prompts_with_answers": offline.prompts_with_answers if offline.answers else 0,
+        "prompts_with_answers": offline.prompts_with_answers,
         "answers": offline.answers,
         "warm_up": offline.warm_up,
         **_rates(engine, offline, settings),
