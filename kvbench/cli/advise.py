@@ -74,11 +74,12 @@ def _draw(found: Advice, parameters: dict[str, Any]) -> None:
     """The picture, where there is a change to draw."""
     if parameters["plot"] is None:
         return
+    from ..report.advice import advice_document
     from ..report.files import write_whole
     from ..report.pictures.advice import advice_charts
     from ..report.plot import picture
 
-    path, charts = Path(parameters["plot"]), advice_charts(found)
+    path, charts = Path(parameters["plot"]), advice_charts(advice_document(found))
     if charts:
         write_whole(path, [picture(charts, path.suffix)])
     if not parameters["quiet"]:

@@ -20,7 +20,7 @@ def report_command(paths: tuple[str, ...], output: str, baseline: str | None, ti
     """Draw runs as one HTML file that opens from disk, on a phone too.
 
     DIR is a folder of `kvbench run -o` (with --steps for blocks and batches over time), of a grid or of a sweep, a
-    grid.csv, or the JSON of `kvbench capacity --json`.
+    grid.csv, a folder of `kvbench advise -o`, or the JSON of `kvbench capacity --json`.
     """
     from ..report.files import check_file, write_whole
     from ..report.pictures.gather import read_named

@@ -1,4 +1,4 @@
-"""Files of finished runs, read: folders of `kvbench run -o`, grids, sweeps, and searches for a capacity."""
+"""Files of finished runs, read: folders of `kvbench run -o`, grids, sweeps, searches for a capacity, and advice."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ..record import SCHEMA
 from ..run_json import read_run
 from .accuracy import NAME as ACCURACY
 from .accuracy import NEEDED, Accuracy
+from .advice import NAME as ADVICE
 from .chart import F64
 
 TABLES = ("grid.csv", "sweep.csv")
@@ -81,12 +82,13 @@ class RunFolder:
 
 @dataclass
 class Sources:
-    """Everything that a report draws. capacities: documents of `kvbench capacity --json`."""
+    """Everything that a report draws. capacities: documents of `kvbench capacity --json`; advices: of `advise`."""
 
     runs: list[RunFolder] = field(default_factory=list)
     tables: list[Grid] = field(default_factory=list)
     capacities: list[dict[str, Any]] = field(default_factory=list)
     accuracies: list[Accuracy] = field(default_factory=list)
+    advices: list[dict[str, Any]] = field(default_factory=list)
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:
@@ -102,15 +104,18 @@ def read_sources(paths: Sequence[Path]) -> Sources:
         elif path.suffix == ".csv":
             found.tables.append(read_table(path))
         elif path.suffix == ".json" and path.name != "run.json":
-            found.capacities.append(_read_capacity(path))
+            _read_document(path, found)
         else:
-            raise UsageError(f"{path}: give a run's folder, a grid.csv, or the JSON of `kvbench capacity --json`")
+            raise UsageError(f"{path}: give a run's folder, a grid.csv, or the JSON of `kvbench capacity` or `advise`")
     return found
 
 
 def _read_folder(path: Path, found: Sources) -> None:
     if (path / "run.json").exists():
         found.runs.append(read_folder(path))
+        return
+    if (path / ADVICE).exists():
+        _read_document(path / ADVICE, found)
         return
     if (path / ACCURACY).exists():
         found.accuracies.append(read_accuracy(path / ACCURACY))
@@ -182,16 +187,19 @@ def read_accuracy(path: Path) -> Accuracy:
     return Accuracy(path, _rows(path, NEEDED))
 
 
-def _read_capacity(path: Path) -> dict[str, Any]:
+def _read_document(path: Path, found: Sources) -> None:
+    """A search for a capacity, or advice."""
     try:
         document = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UsageError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(document, dict) or not isinstance(document.get("points"), list) or "over" not in document:
-        raise UsageError(f"{path}: not the JSON of `kvbench capacity --json`")
+    is_capacity = isinstance(document, dict) and isinstance(document.get("points"), list) and "over" in document
+    is_advice = isinstance(document, dict) and isinstance(document.get("levers"), list) and "answer" in document
+    if not is_capacity and not is_advice:
+        raise UsageError(f"{path}: not the JSON of `kvbench capacity --json` or `kvbench advise --json`")
     if document.get("schema") != SCHEMA:
         raise UsageError(f"{path}: schema {document.get('schema')}, this version reads {SCHEMA}")
-    return document
+    (found.capacities if is_capacity else found.advices).append(document)
 
 
 def _rows(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:

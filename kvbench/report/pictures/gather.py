@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ..grid import CAPACITY
-from . import accuracy, experts, fleet, latency, load, misses, over_time, phases
+from . import accuracy, advice, experts, fleet, latency, load, misses, over_time, phases
 from .chart import Chart
 from .folders import RunFolder, Sources, read_sources
 from .labels import drawn, named
@@ -37,6 +37,7 @@ KINDS = {
     "engines": Kind("Engines of a fleet", "steps.csv of several engines: --replicas N --steps"),
     "experts": Kind("Balance of experts", "experts.csv: a run with --ep"),
     "devices": Kind("Load of expert devices", "experts.csv: a run with --ep"),
+    "advice": Kind("What each change is worth", "advice.json: kvbench advise X -o"),
     "accuracy": Kind("Predicted and measured", "fidelity.csv: kvbench validate DIR -o"),
 }
 
@@ -73,6 +74,8 @@ def charts_of(sources: Sources, kind: str) -> list[Chart]:
         return phases.phases(runs)
     if kind == "accuracy":
         return accuracy.accuracy_charts(sources.accuracies)
+    if kind == "advice":
+        return [chart for document in sources.advices for chart in advice.advice_charts(document)]
     if kind == "misses":
         over_capacity = [table for table in sources.tables if CAPACITY in table.keys]
         return [chart for table in over_capacity for chart in misses.grid_charts(table)]

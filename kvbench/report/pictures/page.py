@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from .advice import lever_header, lever_rows
 from .chart import Chart, duration
 from .folders import RunFolder, Sources
 from .gather import charts_of
@@ -14,6 +15,7 @@ from .style import CHART, PAGE, THEME, named
 from .svg import CHARACTER, to_svg
 
 SECTIONS = (
+    ("What each change is worth", ("advice",)),
     ("Latency distributions", ("cdf",)),
     ("Percentile spectra", ("spectrum",)),
     ("Throughput and latency", ("curve",)),
@@ -74,7 +76,7 @@ def to_html(sources: Sources, title: str) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{THEME}{PAGE}{CHART}</style></head>\n"
-        f"<body><main><h1>{escape(title)}</h1>{_lead(sources)}{warned}{_heads(sources.runs)}{_figures(sources)}"
+        f"<body><main><h1>{escape(title)}</h1>{_lead(sources)}{warned}{_heads(sources.runs)}{_figures(sources)}{_advices(sources)}"
         f"{sections}</main></body></html>\n"
     )
 
@@ -84,6 +86,7 @@ def _lead(sources: Sources) -> str:
     parts = [f"{len(runs)} run{'s' * (len(runs) != 1)}"] if runs else []
     parts += [f"{len(table.rows)} points of {table.run}" for table in sources.tables]
     parts += [f"a search for the largest {document['over']}" for document in sources.capacities]
+    parts += [f"advice on {document['run']}" for document in sources.advices]
     parts += [f"{len({row['name'] for row in table.rows})} measured cases" for table in sources.accuracies]
     return f'<p class="soft">kvbench: {escape(", ".join(parts))}. Latencies count from the intended arrival.</p>'
 
@@ -162,6 +165,21 @@ def _figures(sources: Sources) -> str:
     drawn_ratios = "".join(_figure(chart, f"ratios{i}", 2 if beside else 1) for i, chart in enumerate(ratios))
     table = f"<div>{_table(columns, rows)}{note}</div>"
     return f'<h2>Figures</h2><div class="charts in{2 if beside and ratios else 1}">{table}{drawn_ratios}</div>'
+
+
+def _advices(sources: Sources) -> str:
+    """The answer, the symptoms with their evidence, and every lever that was tried."""
+    text = ""
+    for found in sources.advices:
+        text += f"<section><h2>Advice on {escape(found['run'])}</h2><p>{escape(found['answer'])}</p>"
+        for symptom in found["symptoms"]:
+            said = "".join(f"<li>{escape(line)}</li>" for line in symptom["evidence"])
+            share = f"{100 * symptom['signal']:.0f} % of {', '.join(name.upper() for name in symptom['hurts'])}"
+            text += f"<p>{escape(symptom['title'])}: {share}</p><ul>{said}</ul>"
+        if found["levers"]:
+            text += _table(lever_header(found), lever_rows(found), "head")
+        text += f"<p class=note>{escape(found['command'])}</p></section>"
+    return text
 
 
 def _told(run: RunFolder, metric: str, statistic: str) -> str:

@@ -148,3 +148,26 @@ def write_curve(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "grid.csv").write_text(CURVE)
     return folder
+
+
+def write_advice(folder: Path) -> None:
+    """advice.json as `kvbench advise -o` writes it: a stall, one lever that helps and one that hurts."""
+    from kvbench.report.advice import BETTER, WORSE, Advice, Effect, LeverLine, SymptomLine, advice_document
+    from kvbench.report.run_json import to_text
+
+    def effect(after: float, verdict: str) -> Effect:
+        return Effect("ttft.p99", "ms", 400.0, after, after / 400, after / 440, after / 360, verdict)
+
+    levers = (
+        LeverLine("smaller <chunks>", ("scheduler.max_num_batched_tokens=2048",), "nothing", 1.0, "kvbench ab", BETTER,
+                  effects=(effect(250.0, BETTER),)),
+        LeverLine("KV in 8 bits", ("kv_dtype=fp8",), "quality", 1.0, "kvbench ab", WORSE,
+                  effects=(effect(500.0, WORSE),), worse=("TTFT p99 +25.0 %",)),
+    )  # fmt: skip
+    symptom = SymptomLine(
+        "prefill-stalls", "long prompts stall those who decode", 0.5, 0.1, 0.4, ("itl",), ("55 % <b>",)
+    )
+    found = Advice(record(run="chat"), "kvbench advise chat", ("ttft.p99:300",), ("ttft",), None, (symptom,),
+                   ("ttft.p99",), levers, (0, 1))  # fmt: skip
+    folder.mkdir()
+    (folder / "advice.json").write_text(to_text(advice_document(found)))

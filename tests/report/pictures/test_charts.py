@@ -24,7 +24,16 @@ from kvbench.report.pictures.page import to_html
 from kvbench.report.pictures.phases import PHASES
 from kvbench.report.pictures.svg import standalone
 
-from .made import many_requests, many_rows, write_curve, write_fidelity, write_rates, write_rows, write_run
+from .made import (
+    many_requests,
+    many_rows,
+    write_advice,
+    write_curve,
+    write_fidelity,
+    write_rates,
+    write_rows,
+    write_run,
+)
 
 MS = 1e6
 
@@ -38,6 +47,7 @@ def place(tmp_path_factory):
     write_rates(root / "rates")
     write_curve(root / "curve")
     write_fidelity(root / "fidelity")
+    write_advice(root / "advice")
     return root
 
 
@@ -289,7 +299,7 @@ def test_many_runs_are_chosen_and_the_chart_says_so(tmp_path):
 
 
 def test_every_chart_is_a_well_formed_picture_with_words_beside_it(place):
-    names = ("base", "slow", "rates", "curve", "fidelity")
+    names = ("base", "slow", "rates", "curve", "fidelity", "advice")
     sources = read_named([place / name for name in names], None)
     charts = [chart for kind in KINDS for chart in charts_of(sources, kind)]
     assert {chart.key.partition("-")[0] for chart in charts} == set(KINDS) - OF_SEVERAL
@@ -383,7 +393,7 @@ def test_other_files_are_refused(tmp_path, place):
     (tmp_path / "x.txt").write_text("")
     (tmp_path / "empty").mkdir()
     for name, said in (
-        ("x.json", "not the JSON of"),
+        ("x.json", "not the JSON of `kvbench capacity --json` or `kvbench advise"),
         ("x.csv", "no column run"),
         ("x.txt", "give a run's folder"),
         ("none", "no such file or folder"),

@@ -15,7 +15,7 @@ import pytest
 from kvbench.cli import call
 from kvbench.report.pictures.gather import KINDS
 
-from .made import write_curve, write_fidelity, write_rates, write_run
+from .made import write_advice, write_curve, write_fidelity, write_rates, write_run
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -41,7 +41,8 @@ def page(tmp_path_factory):
     write_rates(root / "rates")
     write_curve(root / "curve")
     write_fidelity(root / "fidelity")
-    parts = [str(root / name) for name in ("base", "slow", "rates", "curve", "fidelity")]
+    write_advice(root / "advice")
+    parts = [str(root / name) for name in ("base", "slow", "rates", "curve", "fidelity", "advice")]
     assert call(["report", *parts, "-o", str(root / "report.html"), "-q"]) == 0
     return root / "report.html"
 
@@ -88,7 +89,7 @@ def test_a_note_stands_once_with_the_runs_that_it_is_said_of(tmp_path):
 
 def test_the_same_runs_are_the_same_page(page, tmp_path):
     again = tmp_path / "again.html"
-    parts = [str(page.parent / name) for name in ("base", "slow", "rates", "curve", "fidelity")]
+    parts = [str(page.parent / name) for name in ("base", "slow", "rates", "curve", "fidelity", "advice")]
     assert (
         call(["report", *parts, "-o", str(again), "-q", "--title", re.search("<h1>(.*?)</h1>", page.read_text())[1]])
         == 0
@@ -174,3 +175,13 @@ def test_dark_is_dark_and_light_is_light(page, tmp_path):
         assert len({tuple(p) for p in pixels[::7, ::7].reshape(-1, 3).tolist()}) > 5
     assert shades[0] < 0.3
     assert shades[1] > 0.8
+
+
+def test_advice_stands_on_the_page_with_its_evidence_and_every_lever(page):
+    text = page.read_text()
+    assert "Advice on chat" in text
+    assert "<li>55 % &lt;b&gt;</li>" in text
+    assert "smaller &lt;chunks&gt;" in text
+    assert "-37.5 % (-43.2 .. -30.6)" in text
+    assert "TTFT p99 of chat: what each change makes of it" in text
+    assert "The line is the promise, 300 ms. Best: scheduler.max_num_batched_tokens=2048." in text
