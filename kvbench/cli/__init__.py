@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -92,7 +93,8 @@ give_verbose(app)
 
 
 def main() -> None:
-    """The console script."""
+    """The console script. It looks for garbage seldom: a tenth of the time of imports, and next to nothing is found."""
+    gc.set_threshold(50_000, 20, 50)
     sys.exit(call(sys.argv[1:]))
 
 

@@ -34,7 +34,7 @@ DETAILS = ("intervals", "attribution", "steady", "regret")
 )
 @click.option("--timeline", metavar="FILE", help="Write a trace for ui.perfetto.dev (trace.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
-@click.option("--cache-state", metavar="STATE", help="At t = 0: cold, warm, prefilled; both: cold and warm compared.")
+@click.option("--cache-state", metavar="STATE", help="At t = 0: cold, warm, prefilled; both, tiers: compared.")
 @click.option("--cache-only", is_flag=True, help="Replay through the cache without a clock; print hit rates.")
 @click.option(
     "--answers/--no-answers", default=None, help="--cache-only: answers enter the cache as in a run (default), or not."
@@ -77,10 +77,10 @@ def run_command(**parameters: Any) -> int:
         raise UsageError(f"--{_details_of(parameters)} looks into one run; leave --seeds, --grid or --cache-only out")
     if parameters["timeline"] is not None:
         _check_timeline(parameters)
-    if parameters["cache_state"] == "both":
-        from .cache_states import run_both
+    if parameters["cache_state"] in ("both", "tiers"):
+        from .cache_states import run_both, run_tiers
 
-        return run_both(parameters)
+        return (run_both if parameters["cache_state"] == "both" else run_tiers)(parameters)
     if parameters["grids"]:
         from .grid import run_points
 
@@ -101,7 +101,7 @@ def _details_of(parameters: dict[str, Any]) -> str:
 
 def _check_timeline(parameters: dict[str, Any]) -> None:
     """UsageError: not one run with a clock, or a place that cannot be written."""
-    several = parameters["seeds"] or parameters["grids"] or parameters["cache_state"] == "both"
+    several = parameters["seeds"] or parameters["grids"] or parameters["cache_state"] in ("both", "tiers")
     if several or parameters["cache_only"]:
         raise UsageError("--timeline draws one run; leave --seeds, --grid, --cache-only or --cache-state both out")
     from ..report.files import check_file

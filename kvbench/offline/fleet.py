@@ -88,6 +88,8 @@ def replay_fleet(offline: Offline, fleet: Fleet) -> dict[str, Any]:
     """Hit rates behind a router, of all engines and of each. UsageError: flushes, or an engine without a cache."""
     for settings in fleet.settings:
         check_replay(settings)
+    if any(settings.tiers.on for settings in fleet.settings):
+        raise UsageError("--cache-only with several engines knows no tiers; leave [tiers] out, or run it")
     requests = offline.requests
     if requests.flush_ns is not None and requests.flush_ns.size:
         raise UsageError("--cache-only with several engines knows no flushes; leave [[flush]] out")

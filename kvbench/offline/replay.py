@@ -36,6 +36,7 @@ from .ids import hit_rate_ids
 from .lone import run_alone, without_clock
 from .order import virtual_arrivals
 from .shared import Offline
+from .tiers import LoneTiers
 from .warm import prepare_cache
 
 
@@ -48,9 +49,14 @@ def replay_cache(offline: Offline, settings: EngineSettings, costs: CostTables) 
     requests = offline.requests
     requests.check()
     begin = time.perf_counter()
-    engine = _engine(requests, without_clock(_bounded(settings, requests)), costs, offline.keys)
+    engine = _engine(
+        requests, without_clock(_bounded(settings, requests)), costs, offline.keys, settings.tiers.writes_back
+    )
     prepare_cache(engine, requests, settings)
-    evicted = _go_through(engine, offline, settings)
+    tiers = LoneTiers(engine, settings) if settings.tiers.on else None
+    if tiers is not None:
+        tiers.prepare(requests, settings)
+    evicted = _go_through(engine, offline, settings, tiers)
     seconds = time.perf_counter() - begin
     state = engine.seqs.state
     if not engine.seqs.asked.any():
@@ -62,9 +68,10 @@ def replay_cache(offline: Offline, settings: EngineSettings, costs: CostTables) 
         "prompts_with_answers": offline.prompts_with_answers,
         "answers": offline.answers,
         "warm_up": offline.warm_up,
-        **_rates(engine, offline, settings),
+        **_rates(engine, offline, settings, tiers),
         "evicted_blocks": evicted,
         "capacity_blocks": settings.cache.num_blocks,
+        "tier_blocks": settings.tiers.host_blocks + settings.tiers.store.blocks,
         "seconds": seconds,
     }
 
@@ -73,6 +80,8 @@ def check_replay(settings: EngineSettings) -> None:
     """UsageError: there is no cache to replay through."""
     if settings.cache.kind == "none":
         raise UsageError("cache.kind none has nothing to replay; set cache.kind to radix or hash")
+    if settings.tiers.on and settings.cache.num_blocks == 0:
+        raise UsageError("behind a cache without bound nothing is ever looked for in a tier; set cache.blocks")
 
 
 def _bounded(settings: EngineSettings, requests: Requests) -> EngineSettings:
@@ -83,11 +92,11 @@ def _bounded(settings: EngineSettings, requests: Requests) -> EngineSettings:
     return replace(settings, cache=replace(settings.cache, num_blocks=int((whole * requests.samples).sum())))
 
 
-def _engine(requests: Requests, settings: EngineSettings, costs: CostTables, keys: BlockKeys) -> Engine:
-    return build_engine(share(requests, settings, keys), settings, costs)
+def _engine(requests: Requests, settings: EngineSettings, costs: CostTables, keys: BlockKeys, tells: bool) -> Engine:
+    return build_engine(share(requests, settings, keys), settings, costs, tells_blocks=tells)
 
 
-def _go_through(engine: Engine, offline: Offline, settings: EngineSettings) -> int:
+def _go_through(engine: Engine, offline: Offline, settings: EngineSettings, tiers: LoneTiers | None) -> int:
     """All requests in order, with the flushes between them. Returns the blocks evicted while requests were counted."""
     flushes, times = Flushes(offline.requests, settings), virtual_arrivals(offline.requests)[offline.order]
     stops = [offline.num_warming, len(offline.requests)]
@@ -96,7 +105,12 @@ def _go_through(engine: Engine, offline: Offline, settings: EngineSettings) -> i
         flush_ns = flushes.times[flushed] if flushed < len(flushes.times) else NEVER_NS
         until = int(np.searchsorted(times, flush_ns))
         stop = min(until, *(stop for stop in stops if stop > done))
-        run_alone(engine, offline.order[done:stop])
+        if tiers is None:
+            run_alone(engine, offline.order[done:stop])
+        else:
+            for one in range(done, stop):
+                run_alone(engine, offline.order[one : one + 1])
+                tiers.see(offline.order[one : one + 1])
         done = stop
         if done == offline.num_warming:
             evicted = int(engine.pool.evicted)
@@ -106,14 +120,17 @@ def _go_through(engine: Engine, offline: Offline, settings: EngineSettings) -> i
     return int(engine.pool.evicted) - evicted
 
 
-def _rates(engine: Engine, offline: Offline, settings: EngineSettings) -> dict[str, Any]:
+def _rates(engine: Engine, offline: Offline, settings: EngineSettings, tiers: LoneTiers | None) -> dict[str, Any]:
     """Counts and rates of the sequences that are counted, every rate followed by its bounds."""
-    requests, bt, capacity = offline.requests, settings.block_tokens, settings.cache.num_blocks
+    requests, bt = offline.requests, settings.block_tokens
+    capacity = settings.cache.num_blocks + settings.tiers.host_blocks + settings.tiers.store.blocks
     a = admissions_of(engine)
     when = offline.place[a.request]
     a = in_order(replace(a, asked=a.asked * offline.counted[a.request], scheduled_ns=when, finish_ns=when))
     counted = a.taken(np.flatnonzero(a.asked))
-    found = engine.seqs.cached[counted.sequence]
+    on_device = engine.seqs.cached[counted.sequence]
+    below = [np.zeros_like(on_device)] * 2 if tiers is None else [n[counted.sequence] for n in tiers.found()]
+    found = on_device + sum(below)
     tokens, blocks = int(counted.prompt.sum()), int((counted.prompt // bt).sum())
     reuses = offline.reuses(a, engine.block_keys, settings.cache.state)
     (bounds,) = token_bounds(reuses, a, forks_of(requests, settings), bt, [capacity])
@@ -128,9 +145,12 @@ def _rates(engine: Engine, offline: Offline, settings: EngineSettings) -> dict[s
         "blocks": blocks,
         "hit_blocks": int((found // bt).sum()),
     }
+    if tiers is not None:
+        for name, part in zip(("device", "host", "storage"), (on_device, *below), strict=True):
+            figures[f"hit_rate_{name}"] = int(part.sum()) / max(tokens, 1)
     for name, (hits, infinite, optimum, whole) in rates.items():
         figures |= _with_bounds(name, *(part / max(whole, 1) for part in (hits, infinite, optimum)))
-    if requests.block_hint == bt:
+    if requests.block_hint == bt and tiers is None:
         ids = int(np.diff(requests.segment_offset)[offline.counted == 1].sum())
         rate = hit_rate_ids(requests, capacity, offline.order, offline.counted)
         (most_ids,) = most_hits(offline.ids, [capacity])

@@ -6,6 +6,8 @@ tier's own verbs: who came last is there, and who had to leave has left by the t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..core.jit import entry, jit
@@ -15,45 +17,51 @@ from ..prefix.chain_hash import root_hash
 from ..scheduler.state import Engine
 from ..tiers import host
 from ..tiers.host import HostTier
+from ..tiers.state import Tiers
 from .order import arrival_order
 from .visited import visited_tokens
 
 
 def prepare_tiers(engines: list[Engine], requests: Requests, settings: EngineSettings) -> None:
     """Bring the hosts of engines, and the storage behind them all, into the state of the settings."""
+    if settings.tiers.on:
+        prepare_pools([(e, e.tiers) for e in engines], requests, settings)
+
+
+def prepare_pools(pairs: Sequence[tuple[Engine, Tiers]], requests: Requests, settings: EngineSettings) -> None:
+    """The same for engines and tiers that are not theirs."""
     rules = settings.tiers
-    if not rules.on:
-        return
-    for e in engines:
-        _prepare(e, e.tiers.host, visited_tokens(requests, rules.state), requests)
+    for e, t in pairs:
+        _prepare(e, t, t.host, visited_tokens(requests, rules.state), requests)
     if rules.store.blocks:
-        _prepare(engines[0], engines[0].tiers.store, visited_tokens(requests, rules.store.state), requests)
+        e, t = pairs[0]
+        _prepare(e, t, t.store, visited_tokens(requests, rules.store.state), requests)
 
 
-def _prepare(e: Engine, tier: HostTier, tokens: I64, requests: Requests) -> None:
+def _prepare(e: Engine, tiers: Tiers, tier: HostTier, tokens: I64, requests: Requests) -> None:
     if tokens.any():
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-            _visit(e, tier, arrival_order(requests), tokens)
+            _visit(e, tiers, tier, arrival_order(requests), tokens)
 
 
 @entry
-def _visit(e, tier, order, tokens):
+def _visit(e, t, tier, order, tokens):
     q, bt = e.seqs, e.rules.block_tokens
     first = np.zeros(tokens.size + 1, np.int64)  # sequences of a request lie beside each other
     for seq in range(q.request.size):
         first[q.request[seq] + 1] = seq + 1
     for request in order:
         for seq in range(first[request], first[request + 1]):
-            known = tokens[request] if e.tiers.outputs else min(tokens[request], q.prompt[seq])
-            _write(e, tier, seq, known // bt)
+            known = tokens[request] if t.outputs else min(tokens[request], q.prompt[seq])
+            _write(e, t, tier, seq, known // bt)
     for i in range(tier.counters.size):
         tier.counters[i] = 0
 
 
 @jit
-def _write(e, tier, seq, blocks):
-    names, namespace = e.tiers.host.names, e.seqs.namespace[seq]
-    host.name_blocks(e.tiers.host, e.block_keys, seq, namespace, blocks)
+def _write(e, t, tier, seq, blocks):
+    names, namespace = t.host.names, e.seqs.namespace[seq]
+    host.name_blocks(t.host, e.block_keys, seq, namespace, blocks)
     host.touch_names(tier, names, 0, blocks)
     for i in range(blocks):
         if host.slot_of(tier, names[i]) != host.NO_SLOT:

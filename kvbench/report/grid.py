@@ -34,12 +34,18 @@ RUN_COLUMNS = {
 }
 CACHE_COLUMNS = {
     "hit %": "hit_rate_tokens",
+    "device %": "hit_rate_device",
+    "host %": "hit_rate_host",
+    "storage %": "hit_rate_storage",
     "optimum %": "hit_rate_tokens_optimum",
     "infinite %": "hit_rate_tokens_infinite",
     "hit blocks": "hit_blocks",
     "evicted": "evicted_blocks",
 }
 """Title -> figure; the last ones are left out where the keys need the width."""
+
+OPTIONAL = ("goodput", "hit_rate_device", "hit_rate_host", "hit_rate_storage")
+"""Left out where no point has them."""
 
 LONGEST_VALUE = 24
 
@@ -187,7 +193,7 @@ def _policy(result: Grid, row: GridRow) -> str:
 def _points(result: Grid) -> str:
     columns = dict(CACHE_COLUMNS if result.cache_only else RUN_COLUMNS)
     columns = {
-        t: n for t, n in columns.items() if n != "goodput" or any(r.figures.get(n) is not None for r in result.rows)
+        t: n for t, n in columns.items() if n not in OPTIONAL or any(r.figures.get(n) is not None for r in result.rows)
     }
     with_figures = [row for row in result.rows if row.figures]
     found = choose(result.keys, _candidates(result), result.cache_only)

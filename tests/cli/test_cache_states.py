@@ -73,3 +73,25 @@ def test_what_cannot_be_compared(capsys, scenario, arguments, expected):
     assert (code, out) == (2, "")
     assert expected in err
     assert len(err.splitlines()) == 1
+
+
+def test_states_of_tiers_beside_each_other(capsys, scenario, tmp_path):
+    """Cold is a first visit; what lies on the host comes from there, what lies on the device from nowhere else."""
+    more = ("--set", "tiers.host.ratio=2", "--set", "cache.blocks=120")
+    code, out, _ = run(capsys, scenario, "--cache-state", "tiers", *more, "-o", str(tmp_path / "out"))
+    assert code == 0
+    (header,) = [line for line in out.splitlines() if "host warm" in line and "device warm" in line and "|" not in line]
+    assert "storage warm" not in header
+    rows = {line[:18].strip(): line[18:].split() for line in out.splitlines() if line.startswith("of that")}
+    cold, host, device = map(float, rows["of that host, %"])
+    assert cold < 1 < host
+    assert device < host
+    assert max(map(len, out.splitlines())) <= 100
+    document = json.loads((tmp_path / "out" / "host-warm" / "run.json").read_text())
+    assert document["config"]["tiers"]["host"]["state"] == "warm"
+
+
+def test_states_of_tiers_without_any(capsys, scenario):
+    code, _, err = run(capsys, scenario, "--cache-state", "tiers")
+    assert code == 2
+    assert "give a host" in err
