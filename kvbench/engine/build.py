@@ -113,52 +113,90 @@ def build_engine(
 
     tells_blocks   its cache keeps a list of what it has and has no more, see prefix.changes
     """
-    requests, seqs = shared.requests, shared.seqs
-    tells_blocks = tells_blocks or settings.tiers.writes_back
-    rules = settings.scheduler
-    bt = settings.block_tokens
-    prefill_first = is_prefill_first(settings)
-    num = int(seqs.request.size)
-    num_slots = min(rules.max_running_requests if prefill_first else rules.most_admitted, num) + 4
-    num_slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
-    if settings.role != "both":  # sequences that hold memory and do not run, for which memory is the only bound
-        num_slots = min(num_slots + settings.cache.num_blocks // -(-int(requests.prompt_tokens.min()) // bt), num + 4)
-    longest = int((seqs.prompt + np.maximum(seqs.max_tokens, seqs.output)).max())
-    if settings.cache.allocation != "paged":  # a whole stretch
-        longest = max(settings.max_model_len, 2 * longest)
-    max_blocks = min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1)
-    kind = pool_kind(settings)
-    blocks = settings.cache.num_blocks
-    if blocks < 1:
-        raise UsageError(f"cache.blocks is {blocks}; give the engine at least one block")
-    policy = eviction(settings)
-    block_ns = block_costs(policy, costs, bt, max_blocks)
+    if settings.cache.num_blocks < 1:
+        raise UsageError(f"cache.blocks is {settings.cache.num_blocks}; give the engine at least one block")
+    seqs, sizes = shared.seqs, _sizes(shared, settings)
     parts = {
         "seqs": seqs,
-        "slots": _slots(num_slots, max_blocks),
-        "rules": rules_of(settings, prefill_first),
-        "pool": make_pool(blocks, free_order(settings)),
-        "tree": radix_tree(settings, blocks, policy, block_ns, log, tells_blocks)
-        if kind == "radix"
-        else make_tree(1, "lru"),
-        "hashes": make_map(blocks, log, policy, block_ns, settings.seed, tells_blocks)
-        if kind == "hash"
-        else make_map(1),
+        "slots": _slots(sizes.slots, sizes.table),
+        "rules": rules_of(settings, is_prefill_first(settings)),
         "block_keys": shared.block_keys,
-        "calendar": make_calendar(runs_calendar(settings), bt, num_slots),
+        "calendar": make_calendar(runs_calendar(settings), settings.block_tokens, sizes.slots),
         "costs": costs,
         "operations": shared.operations,
         "links": shared.links,
+        **_memory(shared, settings, costs, sizes, log, tells_blocks or settings.tiers.writes_back),
+        **_surroundings(settings, sizes),
+        "tells_first": tells_first,
+        "ended_head": NO_SEQ,
+        "ended_tail": NO_SEQ,
+        "number": number,
+        "ratio": ratio_start(settings),
+        "shuffle_state": np.uint64(settings.seed % (1 << 63)),
+        "record_steps": settings.record_steps,
+        "overlap": settings.overlap,
+        "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
+        "lineage": lineage_table(shared.requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
+        "beam_rank": shared.beam_rank,
+    }
+    values = dict.fromkeys(COUNTED_FROM_ZERO, 0) | _scratch(settings, sizes.slots, sizes.table) | parts
+    return Engine(*(values[name] for name in Engine.fields))
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """sequences of the run, slots of the engine, table: the most blocks that one of them has."""
+
+    sequences: int
+    slots: int
+    table: int
+
+
+def _sizes(shared: Shared, settings: EngineSettings) -> _Sizes:
+    rules, seqs, bt = settings.scheduler, shared.seqs, settings.block_tokens
+    num = int(seqs.request.size)
+    slots = min(rules.max_running_requests if is_prefill_first(settings) else rules.most_admitted, num) + 4
+    slots *= 2 if settings.cache.copy_on_write else 1  # as many for kept tables
+    if settings.role != "both":  # sequences that hold memory and do not run, for which memory is the only bound
+        shortest = int(shared.requests.prompt_tokens.min())
+        slots = min(slots + settings.cache.num_blocks // -(-shortest // bt), num + 4)
+    longest = int((seqs.prompt + np.maximum(seqs.max_tokens, seqs.output)).max())
+    if settings.cache.allocation != "paged":  # a whole stretch
+        longest = max(settings.max_model_len, 2 * longest)
+    return _Sizes(num, slots, min(-(-(longest + 1) // bt) + 1, settings.cache.num_blocks + 1))
+
+
+def _memory(
+    shared: Shared, settings: EngineSettings, costs: CostTables, sizes: _Sizes, log: int, tells_blocks: bool
+) -> dict[str, Any]:
+    """The pool, the cache of either kind, and the tiers behind it."""
+    kind, blocks, bt = pool_kind(settings), settings.cache.num_blocks, settings.block_tokens
+    policy = eviction(settings)
+    block_ns = block_costs(policy, costs, bt, sizes.table)
+    is_tree, is_map = kind == "radix", kind == "hash"
+    return {
+        "pool": make_pool(blocks, free_order(settings)),
+        "tree": radix_tree(settings, blocks, policy, block_ns, log, tells_blocks) if is_tree else make_tree(1, "lru"),
+        "hashes": make_map(blocks, log, policy, block_ns, settings.seed, tells_blocks) if is_map else make_map(1),
         "tiers": make_tiers(
             tier_rules(settings),
             shared.storage,
             shared.links,
-            num,
-            num_slots,
-            max_blocks,
-            block_costs(policy_of(settings.tiers.eviction), costs, bt, max_blocks),
+            sizes.sequences,
+            sizes.slots,
+            sizes.table,
+            block_costs(policy_of(settings.tiers.eviction), costs, bt, sizes.table),
             settings.seed,
         ),
+        "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
+    }
+
+
+def _surroundings(settings: EngineSettings, sizes: _Sizes) -> dict[str, Any]:
+    """What stands between the engine and others: text stages, the other side of a pair, mail, and the journal."""
+    rules = settings.scheduler
+    steps = 1024 if settings.record_steps else 0
+    return {
         "stages": Stages(
             settings.serial_tokenizer,
             settings.tokenize_ns_per_request,
@@ -169,41 +207,23 @@ def build_engine(
             0,
             settings.detokenize_ns,
         ),
-        "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
         "side": make_side(
             settings.role,
-            num,
-            num_slots,
-            places=rules.max_running_requests if prefill_first else 0,
+            sizes.sequences,
+            sizes.slots,
+            places=rules.max_running_requests if is_prefill_first(settings) else 0,
             rows=rules.max_running_requests + settings.preallocated_requests,
             fails=settings.fails_with_transfer,
             reserved=settings.reserved_decode_tokens,
             poll_interval=settings.poll_interval,
         ),
         "journal": Journal(
-            np.empty(4096, np.int64),
-            np.empty(4096, np.int64),
-            0,
-            np.empty((1024 if settings.record_steps else 0, len(STEP_COLUMNS)), np.int64),
-            0,
+            np.empty(4096, np.int64), np.empty(4096, np.int64), 0, np.empty((steps, len(STEP_COLUMNS)), np.int64), 0
         ),
         "inbox": make_mail(),
         "outbox": make_mail(),
-        "tells_first": tells_first,
         "landed": make_mail(),
-        "ended_head": NO_SEQ,
-        "ended_tail": NO_SEQ,
-        "number": number,
-        "ratio": ratio_start(settings),
-        "shuffle_state": np.uint64(settings.seed % (1 << 63)),
-        "record_steps": settings.record_steps,
-        "overlap": settings.overlap,
-        "heads_seen": np.zeros(int(seqs.head.max()) + 1, np.int64),
-        "lineage": lineage_table(requests) if settings.cache.copy_on_write else np.zeros((0, 4), np.int64),
-        "beam_rank": shared.beam_rank,
     }
-    values = dict.fromkeys(COUNTED_FROM_ZERO, 0) | _scratch(settings, num_slots, max_blocks) | parts
-    return Engine(*(values[name] for name in Engine.fields))
 
 
 def _scratch(settings: EngineSettings, num_slots: int, max_blocks: int) -> dict[str, Any]:
