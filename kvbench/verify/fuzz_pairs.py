@@ -65,7 +65,7 @@ def draw_pair(rng: Generator, settings: EngineSettings, tables: CostTables) -> F
         protocol=BY_DISCIPLINE[settings.scheduler.discipline],
         layers=one_of(0, 1, 4) if push else 0,
         hands_out=one_of(False, True),
-        lease_ns=one_of(3_000, 40_000, FAR_NS),
+        lease_ns=one_of(3_000, 40_000, 200_000),  # a notice that is lost keeps memory until its end
         heartbeat_ns=0,
         bootstrap_ns=one_of(2_000, 30_000, FAR_NS),
         arrival_ns=one_of(2_000, 30_000, FAR_NS),
