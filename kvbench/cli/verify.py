@@ -66,6 +66,7 @@ def golden_command(folder: str, as_json: bool, quiet: bool) -> int:
 @click.option("--combination", metavar="NAME", default="", help="Those whose name begins like this.")
 @click.option("--tiers", is_flag=True, help="Engines with host memory and storage behind their cache.")
 @click.option("--fleet", is_flag=True, help="Several engines behind routers, some of which restart.")
+@click.option("--pd", is_flag=True, help="Prefill and decode engines, with faults between them; states are counted.")
 @click.option("--round", "number", metavar="R", type=click.IntRange(0), help="This round of one combination again.")
 @click.option("--requests", metavar="I,J", help="Of that round only these requests.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the report.")
@@ -76,6 +77,7 @@ def fuzz_command(
     combination: str,
     tiers: bool,
     fleet: bool,
+    pd: bool,
     number: int | None,
     requests: str | None,
     as_json: bool,
@@ -93,11 +95,12 @@ def fuzz_command(
     compile_watch.quiet = quiet
     from ..report.fuzz_table import FuzzFailure, FuzzLine, fuzz_report
     from ..verify.fuzz import find_combinations, fuzz, repeat
-    from ..verify.fuzz_systems import FLEET, TIERS
+    from ..verify.fuzz_systems import FLEET, PD, TIERS
 
-    if tiers and fleet:
-        raise UsageError("--tiers and --fleet are two kinds of engines; give one of them")
-    chosen = find_combinations(combination, TIERS if tiers else FLEET if fleet else "")
+    kinds = [path for path, asked in ((TIERS, tiers), (FLEET, fleet), (PD, pd)) if asked]
+    if len(kinds) > 1:
+        raise UsageError(f"--{kinds[0]} and --{kinds[1]} are two kinds of engines; give one of them")
+    chosen = find_combinations(combination, kinds[0] if kinds else "")
     if requests is not None and number is None:
         raise UsageError("--requests are those of one round; give --round too")
     if number is None:
@@ -116,6 +119,7 @@ def fuzz_command(
             evictions=t.evictions,
             cancels=t.cancels,
             ended_early=t.ended_early,
+            unvisited=t.unvisited if t.visited is not None else None,
             failures=[FuzzFailure(f.round, f.step, f.what, f.command) for f in t.failures],
         )
         for t in tallies

@@ -21,7 +21,11 @@ class FuzzFailure:
 
 @dataclass(frozen=True)
 class FuzzLine:
-    """One combination. ended_early: rounds that ended where the engine itself would have, out of memory."""
+    """One combination.
+
+    ended_early   rounds that ended where the engine itself would have, out of memory
+    unvisited     states that no sequence was in; None: nobody counted
+    """
 
     combination: str
     operations: int
@@ -31,6 +35,7 @@ class FuzzLine:
     cancels: int
     ended_early: int
     failures: Sequence[FuzzFailure]
+    unvisited: Sequence[str] | None = None
 
 
 def fuzz_report(lines: Sequence[FuzzLine], seed: int) -> str:
@@ -57,6 +62,12 @@ def _totals(lines: Sequence[FuzzLine], seed: int) -> str:
     )
     if early:
         text += f"; {early:,} rounds ended early, out of KV memory under mixed chunks, as the engine does"
+    counted = [x for x in lines if x.unvisited is not None]
+    for line in counted:
+        if line.unvisited:
+            text += f"; {line.combination} never visited {', '.join(line.unvisited)}"
+    if counted and not any(x.unvisited for x in counted):
+        text += "; every state of both sides was visited"
     return textwrap.fill(text, WIDTH)
 
 

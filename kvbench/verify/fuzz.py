@@ -17,28 +17,30 @@ from functools import cache
 
 import numpy as np
 
-from ..cluster.checked import run_checked
-from ..cluster.fleet import Fleet
+from ..cluster.checked import NOT_WANTED, run_checked
 from ..cluster.loop import CONTROL, DONE
 from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError, UsageError
 from ..core.journal import CANCELLED
-from ..core.requests import Requests
+from ..core.requests import I64, Requests
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine.integrity import check_integrity
 from ..engine.probe import drain_copies
 from ..engine.settings import EngineSettings
 from ..offline.warm import prepared
-from ..scheduler.state_columns import NO_FAULT, OUT_OF_KV
+from ..scheduler.state_columns import NO_FAULT, NUM_STATES, OUT_OF_KV
 from .fuzz_fleets import draw_fleet, with_sessions
+from .fuzz_pairs import draw_pair, left_behind, unvisited
 from .fuzz_systems import (
     FLEET,
+    PD,
     TIERS,
     Combination,
     combinations,
     draw_settings,
     fleet_combinations,
+    pair_combinations,
     tier_combinations,
 )
 from .fuzz_workload import Ask, draw_asks, request_table, some_of
@@ -71,6 +73,7 @@ class Tally:
 
     ended_early   rounds in which the engine itself would have ended: out of memory under mixed chunks
     interrupted   somebody stopped it; the round that it was in is not counted
+    visited       of a pair, see cluster.checked; unvisited: states that have to be visited and were not
     """
 
     combination: str
@@ -82,6 +85,8 @@ class Tally:
     cancels: int = 0
     ended_early: int = 0
     interrupted: bool = False
+    visited: I64 | None = None
+    unvisited: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
 
@@ -96,6 +101,7 @@ class _Outcome:
     evictions: int = 0
     cancels: int = 0
     ended_early: bool = False
+    visited: I64 = field(default_factory=lambda: NOT_WANTED)
 
 
 @cache
@@ -106,9 +112,9 @@ def step_costs() -> CostTables:
 
 
 def find_combinations(name: str, path: str = "") -> list[Combination]:
-    """All, or those whose name begins like this; path: TIERS or FLEET. UsageError when there is none."""
+    """All, or those whose name begins like this; path: TIERS, FLEET or PD. UsageError when there is none."""
     path = path or name.rpartition("/")[2]
-    all_of_them = {TIERS: tier_combinations, FLEET: fleet_combinations}.get(path, combinations)()
+    all_of_them = {TIERS: tier_combinations, FLEET: fleet_combinations, PD: pair_combinations}.get(path, combinations)()
     found = [c for c in all_of_them if c.name.startswith(name)]
     if not found:
         raise UsageError(f"no combination {name}; there are {', '.join(c.name for c in all_of_them)}")
@@ -150,6 +156,9 @@ def _add(tally: Tally, seed: int, c: Combination) -> None:
     tally.evictions += outcome.evictions
     tally.cancels += outcome.cancels
     tally.ended_early += outcome.ended_early
+    if c.path == PD:
+        tally.visited = outcome.visited + (0 if tally.visited is None else tally.visited)
+        tally.unvisited = unvisited(c, tally.visited)
 
 
 def repeat(seed: int, c: Combination, number: int, requests: Sequence[int] | None) -> Tally:
@@ -195,10 +204,11 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     table = request_table(some_of(asks, chosen))
     simulation = _simulation(seed, c, number, settings, table)
     what, early = "", False
+    visited = np.zeros((2, NUM_STATES) if c.path == PD else (0, 0), np.int64)
     try:
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
             prepared(simulation)
-            status, intact = run_checked(simulation.world, MOST_TURNS * (len(table) + 10))
+            status, intact = _run(simulation, MOST_TURNS * (len(table) + 10), visited)
         if any(e.fault == OUT_OF_KV for e in simulation.engines) and settings.scheduler.enable_mixed_chunk:
             early = True  # the engine would end here as well
         else:
@@ -207,22 +217,25 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
         what = str(error)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-    return _outcome(simulation, what, early)
+    return _outcome(simulation, what, early, visited)
 
 
 def _simulation(seed: int, c: Combination, number: int, settings: EngineSettings, table: Requests) -> Simulation:
-    if c.path != FLEET:
+    if c.path not in (FLEET, PD):
         return Simulation(table, settings, step_costs())
-    fleet: Fleet = draw_fleet(_generator(seed, c, number, 2), number, settings, step_costs())
+    if c.path == PD:
+        fleet = draw_pair(_generator(seed, c, number, 2), settings, step_costs())
+        return Simulation(with_sessions(table), fleet.members[0].settings, step_costs(), fleet)
+    fleet = draw_fleet(_generator(seed, c, number, 2), number, settings, step_costs())
     return Simulation(with_sessions(table), fleet.members[0].settings, step_costs(), fleet)
 
 
-def _run(simulation: Simulation, most_turns: int) -> tuple[int, bool]:
+def _run(simulation: Simulation, most_turns: int, visited: I64) -> tuple[int, bool]:
     """To the end, checked after every turn."""
-    status, intact = run_checked(simulation.world, most_turns)
+    status, intact = run_checked(simulation.world, most_turns, visited)
     while status == CONTROL and intact:
         simulation.act()
-        status, intact = run_checked(simulation.world, most_turns)
+        status, intact = run_checked(simulation.world, most_turns, visited)
     return status, intact
 
 
@@ -238,7 +251,7 @@ def _wrong(simulation: Simulation, status: int, intact: bool) -> str:
     if simulation.settings.tiers.on:
         drain_copies(simulation.engine)
         _check_all(simulation)
-    return missing_sum(simulation)
+    return left_behind(simulation) if simulation.fleet.pairs else missing_sum(simulation)
 
 
 def _check_all(simulation: Simulation) -> None:
@@ -246,13 +259,20 @@ def _check_all(simulation: Simulation) -> None:
         check_integrity(engine)
 
 
-def _outcome(simulation: Simulation, what: str, early: bool) -> _Outcome:
+def _outcome(simulation: Simulation, what: str, early: bool, visited: I64) -> _Outcome:
     counters, rows = simulation.counters(), simulation.journal()
     cancels = int((rows.status == CANCELLED).sum())
     arrived = int((rows.arrival_ns <= counters.end_ns).sum())
     operations = counters.num_steps + arrived + cancels
     return _Outcome(
-        what, counters.num_steps, operations, counters.preemptions, int(counters.evicted_blocks), cancels, early
+        what,
+        counters.num_steps,
+        operations,
+        counters.preemptions,
+        int(counters.evicted_blocks),
+        cancels,
+        early,
+        visited,
     )
 
 

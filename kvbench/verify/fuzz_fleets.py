@@ -34,18 +34,27 @@ def draw_fleet(rng: Generator, number: int, settings: EngineSettings, tables: Co
     for _ in range(num):
         cache = replace(settings.cache, num_blocks=int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)))
         members.append(Member(replace(settings, cache=cache), tables))
-    incidents = tuple(
+    incidents = draw_incidents(rng, num)
+    router = _router(one_of, [*POLICIES][number % len(POLICIES)], int(rng.integers(0, 1 << 31)))
+    return Fleet(tuple(members), router, incidents=incidents, sends_again=one_of(False, True))
+
+
+def draw_incidents(rng: Generator, num_engines: int) -> tuple[Incident, ...]:
+    """None, or some, at any time."""
+
+    def one_of(*values: Any) -> Any:
+        return values[int(rng.integers(0, len(values)))]
+
+    return tuple(
         Incident(
             at_ns=int(rng.integers(0, SPAN_NS)),
-            engine=int(rng.integers(0, num)),
+            engine=int(rng.integers(0, num_engines)),
             kind=one_of("restart", "restart", "drain", "add", "slow"),
             down_ns=one_of(0, 1, 4_000, 60_000),
             factor=one_of(0.5, 3.0),
         )
         for _ in range(one_of(0, 1, 3, MOST_INCIDENTS))
     )
-    router = _router(one_of, [*POLICIES][number % len(POLICIES)], int(rng.integers(0, 1 << 31)))
-    return Fleet(tuple(members), router, incidents=incidents, sends_again=one_of(False, True))
 
 
 def _router(one_of: Any, policy: str, seed: int) -> RouterSettings:

@@ -15,7 +15,7 @@ from ..scheduler.rules import PREFILL_FIRST, TOKEN_BUDGET, CacheRules, Scheduler
 from ..scheduler.waiting_order import ORDERS, SHORTEST_PREFILL
 from ..tiers.rules import HOST_EVICTION, LOADS, STOP_POLICIES, HostLink, LinkRules, StoreRules, TierRules
 
-STEP, CALENDAR, OVERLAP, FORKS, TIERS, FLEET = "step", "calendar", "overlap", "forks", "tiers", "fleet"
+STEP, CALENDAR, OVERLAP, FORKS, TIERS, FLEET, PD = "step", "calendar", "overlap", "forks", "tiers", "fleet", "pd"
 
 AXES: dict[str, tuple[Any, ...]] = {
     "scheduler": (PREFILL_FIRST, TOKEN_BUDGET),
@@ -60,6 +60,13 @@ def fleet_combinations() -> list[Combination]:
     return [Combination(*values, FLEET) for values in everything]
 
 
+def pair_combinations() -> list[Combination]:
+    """Prefill and decode engines, stepping or on the calendar; see fuzz_pairs."""
+    caches = {PREFILL_FIRST: ("radix",), TOKEN_BUDGET: ("hash", "none")}
+    everything = product(AXES["scheduler"], AXES["cache"], AXES["block_tokens"])
+    return [Combination(*values, PD) for values in everything if values[1] in caches[values[0]]]
+
+
 def _exists(c: Combination) -> bool:
     if c.path == FORKS:
         return c.scheduler == TOKEN_BUDGET and c.cache != "radix"
@@ -97,6 +104,8 @@ def draw_settings(rng: Generator, c: Combination, number: int) -> EngineSettings
 
     if c.path == FLEET:
         return _in_a_fleet(rng, c, number)
+    if c.path == PD:
+        return _of_a_pair(rng, c, number)
     fast, policies = c.path == CALENDAR, [*POLICIES]
     rules = (
         _prefill_first(one_of, fast, c.cache == "radix")
@@ -139,6 +148,17 @@ def _in_a_fleet(rng: Generator, c: Combination, number: int) -> EngineSettings:
     there_are = [path for path in paths if _exists(path)]
     settings = draw_settings(rng, there_are[int(rng.integers(0, len(there_are)))], number)
     return replace(settings, cache=replace(settings.cache, state="cold"))
+
+
+def _of_a_pair(rng: Generator, c: Combination, number: int) -> EngineSettings:
+    """Step by step or on the calendar; cold. A chunk that is mixed with decodes may run out of memory by itself."""
+    paths = [path for path in (c._replace(path=STEP), c._replace(path=CALENDAR)) if _exists(path)]
+    settings = draw_settings(rng, paths[int(rng.integers(0, len(paths)))], number)
+    return replace(
+        settings,
+        cache=replace(settings.cache, state="cold"),
+        scheduler=replace(settings.scheduler, enable_mixed_chunk=False),
+    )
 
 
 def _tiers(one_of: Any) -> TierRules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import subprocess
 import sys
@@ -96,3 +97,22 @@ def test_a_struct_refuses_a_wrong_dtype():
         BlockKeys(good, good, good)
     with pytest.raises(TypeError, match="takes 3 fields, got 2"):
         BlockKeys(good, good)
+
+
+@pytest.mark.skipif(jit.PLAIN, reason="plain classes have no types")
+def test_a_struct_is_named_by_its_class_and_not_by_what_is_in_it():
+    from kvbench.scheduler.state import Engine
+
+    assert Engine.numba_type.name == "kvbench.scheduler.state.EngineType"
+    assert Engine.numba_type.get_data_type().name == "kvbench.scheduler.state.EngineType.payload"
+
+
+def test_garbage_is_looked_for_seldom_until_the_outermost_function_is_compiled():
+    usual, watch = gc.get_threshold(), jit._RareCollections()
+    watch.on_start(None)
+    watch.on_start(None)
+    assert gc.get_threshold() > usual
+    watch.on_end(None)
+    assert gc.get_threshold() > usual
+    watch.on_end(None)
+    assert gc.get_threshold() == usual

@@ -15,7 +15,7 @@ from kvbench.engine.build import calendar_fits
 from kvbench.prefix.eviction.policies import POLICIES
 from kvbench.scheduler import kv, lifecycle
 from kvbench.verify.fuzz import Tally, find_combinations, fuzz, repeat, run_round
-from kvbench.verify.fuzz_systems import CALENDAR, Combination, combinations
+from kvbench.verify.fuzz_systems import CALENDAR, PD, Combination, combinations
 
 OPERATIONS = 100_000
 COMBINATIONS = combinations()
@@ -193,3 +193,42 @@ def test_wrong_options_are_exit_code_2(arguments, said, capsys):
 def test_nobody_is_found_under_a_wrong_name():
     with pytest.raises(UsageError, match="no combination"):
         find_combinations("token-budget/hash/2")
+
+
+# ---------------------------------------------------------------- prefill and decode engines
+
+
+PAIRS = find_combinations("", PD)
+
+
+@pytest.mark.parametrize("c", PAIRS, ids=lambda c: c.name)
+def test_pairs_give_everything_back_whatever_happens(c: Combination):
+    (tally,) = fuzz(400_000 if "KVBENCH_LONG" in os.environ else 100, 5, [c])
+    assert tally.failures == []
+    assert tally.operations > tally.steps > 0
+    assert tally.visited is not None
+    assert tally.visited.sum() > 0
+    if "KVBENCH_LONG" in os.environ:
+        assert tally.unvisited == []
+
+
+@plain
+def test_a_pair_that_leaves_something_behind_is_a_failure(monkeypatch):
+    from kvbench.pairs import pull_decode
+
+    right = pull_decode._leave
+
+    def forgetful(e, slot):
+        right(e, slot)
+        e.side.num_holding += 1
+
+    monkeypatch.setattr(pull_decode, "_leave", forgetful)
+    (c,) = find_combinations("token-budget/hash/16/pd")
+    assert any(run_round(3, c, number).what for number in range(8))
+
+
+def test_the_report_says_which_states_were_never_visited(capsys):
+    assert call(["verify", "fuzz", "--pd", "--operations", "60", "--combination", "token-budget/none/16", "-q"]) == 0
+    assert "token-budget/none/16/pd never visited" in " ".join(capsys.readouterr().out.split())
+    assert call(["verify", "fuzz", "--pd", "--tiers"]) == 2
+    assert "two kinds of engines" in capsys.readouterr().err

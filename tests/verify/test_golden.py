@@ -36,6 +36,9 @@ ONE_EACH = {
     "kv_router": "dyn_00_default",
     "local_cpu_backend": "lmcache_cpu_01_lfu_24",
     "cpu_offload_manager": "vllm_offmgr_01_lru_t2_pos_32",
+    "hiradix_cache": "hicache_04_write_back_p16_priority",
+    "offloading_connector": "vllm_offconn_02_aborts",
+    "simple_cpu_offload_connector": "vllm_simpleconn_00_lazy",
 }
 """A stream of every component."""
 

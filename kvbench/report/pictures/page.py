@@ -23,6 +23,7 @@ SECTIONS = (
     ("Requests by phase", ("phases", "timeline")),
     ("Engines", ("fleet",)),
     ("Over time", ("hits", "occupancy", "batch", "engines")),
+    ("Experts", ("experts", "devices")),
     ("Predicted and measured", ("accuracy",)),
 )
 """Title and kinds of charts; those of the first section, Figures, stand beside its table."""
@@ -55,10 +56,10 @@ FIGURES = (
     ("goodput/s", "goodput", "mean"),
     ("requests/s", "request_throughput", "mean"),
     ("hit rate", "hit_rate", "mean"),
-    ("of the device", "hit_rate_device", "mean"),
-    ("of the host", "hit_rate_host", "mean"),
-    ("of storage", "hit_rate_storage", "mean"),
-    ("lowest of an engine", "engine_hit_rate_min", "mean"),
+    ("hit rate, device", "hit_rate_device", "mean"),
+    ("hit rate, host", "hit_rate_host", "mean"),
+    ("hit rate, storage", "hit_rate_storage", "mean"),
+    ("hit rate, lowest engine", "engine_hit_rate_min", "mean"),
     ("load, std / mean", "load_cv", "mean"),
     ("preemptions", "preemptions", "mean"),
 )
