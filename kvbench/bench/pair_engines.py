@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.config import Config
-from ..core.units import NS_PER_S, NS_PER_US
+from ..core.units import NEVER_NS, NS_PER_S, NS_PER_US
 from ..engine.settings import EngineSettings
 from ..pairs.settings import PairRules, PairSettings, faults_of, protocol_of, transfer_of
 from ..routing.settings import RouterSettings
@@ -74,7 +74,8 @@ def _rules(config: Config, pair: PairSettings, prefill: System, decode: System) 
         hands_out=pair.first_token == "prefill",
         lease_ns=round(pair.lease_s * NS_PER_S),
         heartbeat_ns=round(pair.heartbeat_s * NS_PER_S),
-        bootstrap_ns=round(pair.bootstrap_timeout_s * NS_PER_S),
+        # the decode side answers at once here: an answer alone never takes too long
+        bootstrap_ns=round(pair.bootstrap_timeout_s * NS_PER_S) if pair.bootstrap_until == "memory" else NEVER_NS // 2,
         arrival_ns=round(pair.transfer_timeout_s * NS_PER_S),
         block_bytes=whole,
         block_fragments=model.num_layers * (1 if model.mla else 2) * (max(tps) // min(tps)),

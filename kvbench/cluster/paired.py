@@ -19,7 +19,20 @@ from ..engine.settings import EngineSettings
 from ..memory.links import Links, add_link
 from ..metrics.pairs import PairTimes
 from ..pairs.settings import PairRules
-from ..pairs.state import DEADLINES, DEAF, FAULT, HEARD, HEARING, LINK_DOWN, LINK_UP, MUTE, Pairs, make_pairs
+from ..pairs.state import (
+    DEADLINES,
+    DEAF,
+    FAULT,
+    HEARD,
+    HEARING,
+    IN_TIME,
+    LATE,
+    LINK_DOWN,
+    LINK_UP,
+    MUTE,
+    Pairs,
+    make_pairs,
+)
 from .fleet import Fleet
 
 _TRANSFER = PARTS.index("transfer")
@@ -77,6 +90,7 @@ _FAULTS = {
     "link-down": (LINK_DOWN, LINK_UP),
     "heartbeats-lost": (DEAF, HEARING),
     "notices-lost": (MUTE, HEARD),
+    "router-late": (LATE, IN_TIME),
 }
 
 

@@ -33,11 +33,15 @@ from ..scheduler.state_columns import (
     FAILED,
     FINISHED,
     FIRST_TERMINAL,
+    FREE_SLOT,
     LAST_TOKEN,
     LEASE_OVER_READS,
     NO_SEQ,
+    NO_SLOT,
+    PHASE,
     ROUTED,
     SENDING,
+    SEQ,
 )
 from . import leases, pull_decode, pull_prefill
 from .loss import tell_client
@@ -95,6 +99,10 @@ def _quit(pairs, c, engines, ready, stepping, seq, now):
     if pairs.lost[seq] == HOMELESS:
         _close_homeless(c, seq, CANCELLED, now)
         return
+    if pairs.computed_ns[seq] != NOT_YET and pairs.handed[seq] == 0:  # the router has not told of it yet
+        let_go(pairs, engines, ready, stepping, seq, now)
+        close(c, seq, CANCELLED, now)
+        return
     k = c.seqs.engine[seq]
     post(engines[k].inbox, LEAVE, seq)
     wake(engines, ready, stepping, k, now)
@@ -136,7 +144,17 @@ def _computed(pairs, c, engines, ready, stepping, e, seq, now):
         return
     leases.begin(pairs.leases, seq, now)
     push_event(c.events, pairs.leases.ends[seq], DEADLINE, DEADLINES * seq + LEASE)
-    hand_over(pairs, c, engines, ready, stepping, seq, now)
+    if pairs.late == 0:
+        hand_over(pairs, c, engines, ready, stepping, seq, now)
+
+
+@jit
+def _catch_up(pairs, c, engines, ready, stepping, now):
+    """The router tells the decode side of what has been computed meanwhile; nobody knows whose lease is over."""
+    q = c.seqs
+    for seq in range(q.state.size):
+        if pairs.computed_ns[seq] != NOT_YET and pairs.handed[seq] == 0 and q.state[seq] < FIRST_TERMINAL:
+            hand_over(pairs, c, engines, ready, stepping, seq, now)
 
 
 @jit
@@ -156,8 +174,10 @@ def hand_over(pairs, c, engines, ready, stepping, seq, now):
     pairs.handed[seq] = 1
     q.engine[seq] = k
     # without its first token its last one is computed again
-    q.present[seq] = q.prompt[seq] - np.int64(not pairs.hands_out) if is_held else 0
-    pairs.lost[seq] = NOT_LOST
+    q.present[seq] = q.prompt[seq] - np.int64(not pairs.hands_out)
+    if pairs.lost[seq] == HOMELESS:
+        q.present[seq] *= np.int64(is_held)
+        pairs.lost[seq] = NOT_LOST
     post(engines[k].inbox, ACCEPT, seq)
     wake(engines, ready, stepping, k, now)
 
@@ -195,7 +215,13 @@ def _read(pairs, engines, e, seq, now):
     """There is memory for it: read what is not cached here, if the prefill side still has it."""
     q, bt = e.seqs, e.rules.block_tokens
     pairs.memory_ns[seq] = now
-    if not leases.runs(pairs.leases, seq):
+    source = engines[pairs.legs.engine[seq]]
+    slot = pairs.legs.slot[seq]
+    if not leases.runs(pairs.leases, seq) and e.rules.planted & LEASE_OVER_READS:
+        slot = _where_it_lay(source, seq)
+    elif not leases.runs(pairs.leases, seq):
+        slot = NO_SLOT
+    if slot == NO_SLOT:
         pairs.arrived_ns[seq] = now
         pairs.failed += 1
         pull_decode.read_is_over(e, seq, False)
@@ -203,8 +229,17 @@ def _read(pairs, engines, e, seq, now):
     start = e.slots.rec[q.slot[seq], COMPUTED] // bt
     pairs.attempt[seq] += 1
     pairs.all_sent[seq] = 1
-    source = engines[pairs.legs.engine[seq]]
-    send_blocks(pairs, source, e, seq, start, (q.prompt[seq] + bt - 1) // bt, np.int64(0), now)
+    send_blocks(pairs, source, slot, e, seq, start, (q.prompt[seq] + bt - 1) // bt, np.int64(0), now)
+
+
+@inline
+def _where_it_lay(e, seq):
+    """FAULT: the slot whose blocks a sequence had, which may be anybody's by now."""
+    rec = e.slots.rec
+    for slot in range(rec.shape[0]):
+        if rec[slot, SEQ] == seq and rec[slot, PHASE] == FREE_SLOT:
+            return slot
+    return np.int64(NO_SLOT)
 
 
 # ---------------------------------------------------------------- ends
@@ -247,6 +282,8 @@ def _due(pairs, c, engines, ready, stepping, subject, now):
         return
     if which == FAULT:
         go_wrong(pairs, engines[0].links, seq)
+        if pairs.late == 0:
+            _catch_up(pairs, c, engines, ready, stepping, now)
         return
     if not leases.runs(pairs.leases, seq):
         return

@@ -219,7 +219,7 @@ def _send(pairs, c, engines, e, seq, is_last, now):
     gone = np.int64(0)
     if pairs.layers > 1:  # all but the last layer went out while the step ran, as far as time sufficed
         gone = (e.now - e.began) * (pairs.layers - 1) // pairs.layers
-    send_blocks(pairs, e, engines[c.seqs.engine[seq]], seq, start, stop, gone, now)
+    send_blocks(pairs, e, e.seqs.slot[seq], engines[c.seqs.engine[seq]], seq, start, stop, gone, now)
 
 
 # ---------------------------------------------------------------- ends

@@ -64,6 +64,14 @@ class PairSettings:
     bootstrap_timeout_s: float = _key(
         "float", 300.0, "s", "from a request's arrival to the decode side's memory for it", (PUSH,), low=0.001
     )
+    bootstrap_until: str = _key(
+        "choice",
+        "memory",
+        "",
+        "what the bootstrap time-out waits for: memory on the decode side, as SGLang does, or its answer alone",
+        (PUSH,),
+        choices=("memory", "connection"),
+    )
     transfer_timeout_s: float = _key(
         "float", 300.0, "s", "from the decode side's memory to the end of the transfer", (PUSH,), low=0.001
     )
@@ -91,6 +99,7 @@ FAULTS = {
     "link-down": "what moves over the link fails",
     "heartbeats-lost": "leases are not kept up (pull)",
     "notices-lost": "the prefill side does not hear that it has been read (pull)",
+    "router-late": "the decode side is told of what is computed only when it is over (pull)",
 }
 
 

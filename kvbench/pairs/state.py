@@ -28,8 +28,9 @@ LEASE, BEAT, BOOTSTRAP, ARRIVAL, FAULT = (np.int64(i) for i in range(5))
 DEADLINES = np.int64(8)
 
 # What a fault does, column 0 of Pairs.faults; column 1: to which link.
-LINK_DOWN, LINK_UP, DEAF, HEARING, MUTE, HEARD = (np.int64(i) for i in range(6))
+LINK_DOWN, LINK_UP, DEAF, HEARING, MUTE, HEARD, LATE, IN_TIME = (np.int64(i) for i in range(8))
 # LINK_DOWN  what moves over it fails when it would have ended. DEAF: heartbeats are lost. MUTE: notices of reads are
+# LATE       the router tells no decode engine of what is computed
 
 NOT_YET = np.int64(-1)
 NO_ATTEMPT = np.int64(-1)
@@ -55,7 +56,7 @@ class Pairs:
     accepts         (engines,) 1 = a decode engine takes sequences; again: what a dead engine had runs elsewhere
     beating         (engines,) 1 = its next heartbeat has a time
     link            (prefill engines, decode engines)
-    faults          (f, 2) what goes wrong, by number, see LINK_DOWN; deaf, mute: 1 = now
+    faults          (f, 2) what goes wrong, by number, see LINK_DOWN; deaf, mute, late: 1 = now
     hands_out       the prefill side hands out the first token
     block_tokens, block_bytes, block_fragments   of a block of both sides' KV together
     layers          push by layers: layers of the model; 1 = by chunks; 0 = whole
@@ -84,6 +85,7 @@ class Pairs:
     faults: "i8[:,::1]"
     deaf: "i8"
     mute: "i8"
+    late: "i8"
     hands_out: "b1"
     block_tokens: "i8"
     block_bytes: "i8"
@@ -145,6 +147,7 @@ def make_pairs(
         np.array(faults, np.int64).reshape(-1, 2),
         0,
         0,
+        0,
         hands_out,
         block_tokens,
         block_bytes,
@@ -173,8 +176,8 @@ def no_pairs(seqs: Sequences) -> Pairs:
 
 
 _NUMBERS = (
-    "num_prefill again deaf mute hands_out block_tokens block_bytes block_fragments layers bootstrap_ns arrival_ns "
-    "held failed retried expired beats"
+    "num_prefill again deaf mute late hands_out block_tokens block_bytes block_fragments layers bootstrap_ns "
+    "arrival_ns held failed retried expired beats"
 ).split()
 
 
@@ -202,8 +205,10 @@ def go_wrong(pairs, links, number):
         links.up[link] = np.int64(what == LINK_UP)
     elif what == DEAF or what == HEARING:
         pairs.deaf = np.int64(what == DEAF)
-    else:
+    elif what == MUTE or what == HEARD:
         pairs.mute = np.int64(what == MUTE)
+    else:
+        pairs.late = np.int64(what == LATE)
 
 
 @inline

@@ -30,16 +30,17 @@ from .state import LAST_OF_ALL, NO_ATTEMPT, NOT_YET, OUT_OF_DATE
 
 
 @jit
-def send_blocks(pairs, source, target, seq, start, stop, done_ns, now):
+def send_blocks(pairs, source, slot, target, seq, start, stop, done_ns, now):
     """Blocks [start, stop) of a sequence, from one table to the other.
 
+    slot      of the source
     done_ns   of the work, what has been done already (layers that went out while the others were computed)
     """
     link = pairs.link[source.number, target.number - pairs.num_prefill]
     ops, num = source.operations, stop - start
     row = open_row(ops, SEND, seq, pairs.attempt[seq], source.number, target.number)
     ops.rows[row, OP_SOURCE_EPOCH], ops.rows[row, OP_TARGET_EPOCH] = source.side.epoch, target.side.epoch
-    attach(ops, row, source.pool, source.slots.table[source.seqs.slot[seq]], start, stop)
+    attach(ops, row, source.pool, source.slots.table[slot], start, stop)
     attach_target(ops, row, target.pool, target.slots.table[target.seqs.slot[seq]], start, stop)
     num_bytes, fragments = num * pairs.block_bytes, num * pairs.block_fragments
     work = transfer_ns(source.links.rates, link, num_bytes, fragments)

@@ -73,6 +73,7 @@ FAULTS = (
     Fault("overlap-slot", "sglang-jax #982", "faults.free_overlap_slot_twice=true"),
     Fault("push-while-written", "SGLang, pages freed on abort", "faults.free_while_written=true"),
     Fault("lease-during-read", "vLLM, NIXL connector", "faults.lease_over_reads=true"),
+    Fault("router-late", "vLLM, NIXL connector, a hand-off after the lease", "faults.lease_over_reads=true"),
     Fault("slru-never-rises", "SGLang, slru", "faults.insertions_never_repeat=true"),
     Fault("eplb-half-switched", "a step between two versions", "eplb.fault=half_switched"),
     Fault("eplb-replicas-differ", "vLLM #32962", "eplb.fault=replicas_differ"),
@@ -82,6 +83,13 @@ FAULTS = (
 
 EFFECTS = (
     Effect("long-scan", "SGLang #18843", "cache.eviction=lru", "cache.eviction=slru", (("hit_rate", RISES),)),
+    Effect(
+        "bootstrap-memory",
+        "SGLang, a bootstrap time-out that counts the wait for memory",
+        "pd.bootstrap_until=memory",
+        "pd.bootstrap_until=connection",
+        (("finished", RISES),),
+    ),
     Effect(
         "watermark",
         "vLLM #44594",

@@ -189,3 +189,58 @@ def test_loads_that_fill_the_memory_can_start():
     assert_baseline(simulation)
     assert (simulation.journal().status == FINISHED).all()
     assert simulation.journal().preemptions.sum() == 0
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_late_router_hands_over_what_is_no_longer_held(fails):
+    settings = replace(VLLM, overlap=False)
+    pair = rules(settings, lease_ns=5_000, faults=(Fault("router-late", 0, 60_000),))
+    simulation = paired(chats(6, 60, 5), settings, pair, fails_with_transfer=fails)
+    watched(simulation)
+    assert_baseline(simulation)
+    assert simulation.world.pairs.expired == 5
+    assert (simulation.journal().status == (FAILED if fails else FINISHED)).all()
+    gives_up = paired(chats(6, 60, 5, 20_000), settings, pair)
+    watched(gives_up)
+    assert_baseline(gives_up)
+    assert (gives_up.journal().status == CANCELLED).all()
+
+
+@pytest.mark.parametrize("settings", [VLLM, SGLANG], ids=["pull", "push"])
+@pytest.mark.parametrize("dead", [0, 2])
+@pytest.mark.parametrize("again", [True, False])
+def test_what_a_dead_engine_had_fails_or_runs_elsewhere(settings, dead, again):
+    settings = replace(settings, overlap=False)
+    pair = rules(settings, num_prefill=2, num_decode=2, ns_per_byte=5.0, lease_ns=60_000)
+    deaths = (Incident(12_000, dead, "restart", 30_000), Incident(14_000, dead, "restart", 30_000))
+    simulation = paired(chats(9, 60, 5), settings, pair, deaths, again, fails_with_transfer=True)
+    watched(simulation)
+    assert_baseline(simulation)
+    assert_times_add_up(simulation)
+    status = simulation.journal().status
+    assert (status == FINISHED).all() if again else (status == FAILED).any()
+    assert simulation.engines[dead].side.epoch == 2
+
+
+def test_an_end_that_is_told_twice_counts_once():
+    from kvbench.pairs import pull
+
+    settings = replace(VLLM, overlap=False)
+    simulation = paired(chats(5, 60, 5), settings, rules(settings, ns_per_byte=5.0))
+    right, told = pull.over, []
+
+    def twice(pairs, engines, row, now):
+        good = right(pairs, engines, row, now)
+        state = engines[0].operations.rows[row].copy()
+        told.append(right(pairs, engines, row, now))
+        engines[0].operations.rows[row] = state  # its mark is that of the first
+        return good
+
+    pull.over = twice
+    try:
+        watched(simulation)
+    finally:
+        pull.over = right
+    assert_baseline(simulation)
+    assert told == [False] * 4
+    assert (simulation.journal().status == FINISHED).all()

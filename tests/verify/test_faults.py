@@ -33,6 +33,7 @@ CAUGHT_BY = {
     "overlap-slot": "has two owners",
     "push-while-written": "is still written for sequence",
     "lease-during-read": "is still read for sequence",
+    "router-late": "is still read for sequence",
     "slru-never-rises": "no node counts more than 0 insertions",
     "eplb-half-switched": "map of layer 0 was read half switched",
     "eplb-replicas-differ": "devices choose replicas differently in layer 0: device 1",
