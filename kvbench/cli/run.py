@@ -117,7 +117,9 @@ def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
     folder = None if output in (None, STDOUT) else result_folder(Path(output), parameters["force"])
     quiet_compiler(quiet)
     from ..bench.run import run
+    from ..core.allocator import give_back_large
 
+    give_back_large()
     if parameters["regret"]:
         from ..bench.regret import check_regret
 
