@@ -13,7 +13,7 @@ from ..workload.build import build_workload
 from .configure import Configured
 from .fleet_engines import fleet_of
 from .step_times import step_costs
-from .system import build_system
+from .system import System, build_system
 
 
 def replay(configured: Configured) -> dict[str, Any]:
@@ -21,8 +21,12 @@ def replay(configured: Configured) -> dict[str, Any]:
     system = build_system(configured.config)
     requests, _ = build_workload(system.config.tree())
     requests.check()
-    offline = offline_view(requests, system.config)
-    fleet = fleet_of(system, requests)
+    return replay_system(offline_view(requests, system.config), system)
+
+
+def replay_system(offline: Offline, system: System) -> dict[str, Any]:
+    """The same of a workload that is there already: through one cache, or those of a fleet."""
+    fleet = fleet_of(system, offline.given)
     if fleet is not None:
         return replay_fleet(offline, fleet)
     return replay_cache(offline, system.settings, step_costs(system).tables)

@@ -11,12 +11,11 @@ import numpy as np
 
 from ..bench.configure import Configured
 from ..bench.keys import key_tree
-from ..bench.replay import offline_view
+from ..bench.replay import offline_view, replay_system
 from ..bench.run import Progress, Result, run
-from ..bench.step_times import step_costs
 from ..bench.system import build_system
 from ..core.errors import UsageError
-from ..offline.replay import check_replay, replay_cache
+from ..offline.replay import check_replay
 from ..report.grid import Grid, GridRow, run_figures
 from ..workload.build import build_workload, workload_part
 from .grid import Axis, Point
@@ -70,9 +69,8 @@ def replay_grid(axes: Sequence[Axis], points: Sequence[Point], progress: Progres
             offline = offline_view(requests, config)
             for index in group:
                 system = points[index].system
-                costs = step_costs(system).tables
                 try:
-                    found = replay_cache(offline, system.settings, costs)
+                    found = replay_system(offline, system)
                 except UsageError as error:
                     errors[index] = str(error)
                 else:

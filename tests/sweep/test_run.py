@@ -138,3 +138,16 @@ def test_points_with_one_workload_are_one_group():
         return (point.system.settings.cache.num_blocks,)
 
     assert sweep.groups(points, blocks) == [[0], [1], [2], [3]]
+
+
+def test_fleets_of_a_grid_are_those_of_single_replays(built):
+    axes, points = axes_and_points("fleet.replicas=1,2,3", "router.policy=round-robin,cache-aware", "cache.blocks=60")
+    found = sweep.replay_grid(axes, points, ignore)
+    assert len(built) == 1
+    for point, row in zip(points, found.rows, strict=True):
+        alone = single.replay(point.configured)
+        alone.pop("seconds", None)
+        assert dict(row.figures) == alone | sizes(point)
+    rates = {row.values[:2]: row.figures["hit_rate_tokens"] for row in found.rows}
+    assert rates["3", "cache-aware"] > rates["3", "round-robin"]
+    assert rates["1", "cache-aware"] == rates["1", "round-robin"]
