@@ -25,7 +25,7 @@ from ..memory.operations import (
     STORE,
 )
 from ..prefix.block_hash import GONE
-from ..prefix.node import CHILDREN, LENGTH, LOCK, PARENT
+from ..prefix.node import CHILDREN, DEPTH, LENGTH, LOCK, PARENT
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FETCHING
 from ..tiers.arc import T1, T2
@@ -70,6 +70,8 @@ def _check_pool(where: str, pool: HostTier, locks: Counter[int], writers: Counte
     for slot in kept.tolist():
         if nodes[slot, CHILDREN] != children[slot]:
             raise KvbenchError(f"integrity: slot {slot} of {where} counts {nodes[slot, CHILDREN]} children wrongly")
+        if pool.closed and nodes[slot, DEPTH] > 0 and not nodes[slot, PARENT]:
+            raise KvbenchError(f"integrity: slot {slot} of {where} has a copy whose prefix is not there")
         if nodes[slot, PARENT] and content[nodes[slot, PARENT]] == 0:
             raise KvbenchError(f"integrity: a copy in slot {slot} of {where} has lost its parent")
 

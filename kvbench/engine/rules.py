@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..core.errors import UsageError
@@ -65,7 +67,7 @@ def rules_of(settings: EngineSettings, prefill_first: bool) -> Rules:
 def tier_rules(settings: EngineSettings) -> TierRules:
     """Those of the settings. Copies that nobody loads have a link of their own; a block takes so long, in one piece."""
     if settings.backup_ns_per_block == 0:
-        return settings.tiers
+        return replace(settings.tiers, ignores_namespace="tiers_ignore_namespace" in settings.faults)
     down = LinkRules(fragment_ns=settings.backup_ns_per_block)
     return TierRules(backup=True, block_bytes=settings.cache.block_bytes, host_link=HostLink(down))
 

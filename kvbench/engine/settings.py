@@ -79,6 +79,9 @@ def check_rules(settings: EngineSettings) -> None:
         )
     if "no_fence" in settings.faults and settings.backup_ns_per_block == 0:
         raise UsageError("faults.no_fence takes away what copies wait for; it needs cache.backup = true")
+    tiered = {"load_unheld", "write_back_unheld", "tiers_ignore_namespace", "copy_without_parent"} & {*settings.faults}
+    if tiered and not settings.tiers.on:
+        raise UsageError(f"faults.{min(tiered)} is one of tiers; set tiers.host.ratio")
     if "free_overlap_slot_twice" in settings.faults and not (settings.overlap and cache.kind == "radix"):
         raise UsageError("faults.free_overlap_slot_twice needs overlap = true and cache.kind = radix")
     if settings.scheduler.policy == "shortest-prefill-first" and cache.kind != "radix":

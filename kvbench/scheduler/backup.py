@@ -36,7 +36,7 @@ from ..prefix.chain_hash import root_hash
 from ..prefix.hold import hold, let_go
 from ..tiers import host
 from ..tiers.state import times_offered
-from .state_columns import COMPUTED, RADIX, SEQ
+from .state_columns import COMPUTED, NO_PARENT, RADIX, SEQ
 
 
 @inline
@@ -105,7 +105,7 @@ def _reserve(e, row):
     host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
     host.touch(tier, start if tier.arc.is_on else 0, stop)  # ARC: what it has offered before is no use again
     kept = host.pin_present(tier, start, stop)
-    count = 0
+    count, is_closed = 0, tier.closed and not e.rules.planted & NO_PARENT
     for i in range(start, stop):
         content = tier.names[i]
         if not host.is_wanted(tier, host.slot_of(tier, content)):
@@ -113,7 +113,7 @@ def _reserve(e, row):
         if t.min_offers > 1 and times_offered(t, content) < t.min_offers:
             continue
         parent = tier.names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
-        if tier.closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
+        if is_closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
             break
         slot = host.reserve(tier, content, parent, i)
         if slot == host.NO_SLOT:

@@ -57,7 +57,7 @@ from .backup import written
 from .queues import queue_by_arrival, queue_by_urgency, queue_remove
 from .spent import STEPS
 from .state import set_state
-from .state_columns import FETCHING, IN_PREFILL, NO_SEQ, NO_SLOT, PHASE, PLAN_SLOT, RADIX, SEQ, WAITING
+from .state_columns import FETCHING, IN_PREFILL, LOAD_UNHELD, NO_SEQ, NO_SLOT, PHASE, PLAN_SLOT, RADIX, SEQ, WAITING
 
 
 @entry
@@ -129,7 +129,8 @@ def _begin(e, seq, hits, stop, link):
     attach(ops, at, e.pool, row, 0, hits)
     attach_target(ops, at, e.pool, row, hits, stop)
     attach_tier(ops, at, tier.slots, hits, stop)
-    host.pin(tier, tier.slots, hits, count)
+    if not e.rules.planted & LOAD_UNHELD:
+        host.pin(tier, tier.slots, hits, count)
     tier.counters[host.LOADED] += count
     if t.layerwise:
         _publish(e, at, seq, hits, stop, row)
@@ -182,7 +183,8 @@ def loaded(e, at):
     """A load has landed, or failed: what it held is let go, and its sequence waits again."""
     t, ops, q = e.tiers, e.operations, e.seqs
     rows, tier, seq = ops.rows, t.host, ops.rows[at, OP_OWNER]
-    host.unpin(tier, ops.blocks, rows[at, OP_TIER_FIRST], rows[at, OP_TIER_COUNT])
+    if not e.rules.planted & LOAD_UNHELD:
+        host.unpin(tier, ops.blocks, rows[at, OP_TIER_FIRST], rows[at, OP_TIER_COUNT])
     hits, count = rows[at, OP_COUNT], rows[at, OP_TARGET_COUNT]
     row = tier.row
     for i in range(hits):

@@ -33,6 +33,10 @@ FAULT_KEYS: tuple[Key, ...] = (
     Key("faults.no_fence", "bool", False, "", "FAULT: blocks are given away while a copy still reads them"),
     Key("faults.free_while_written", "bool", False, "", "FAULT: who cancels a push frees what is still written"),
     Key("faults.lease_over_reads", "bool", False, "", "FAULT: a lease that ends frees what is just being read"),
+    Key("faults.load_unheld", "bool", False, "", "FAULT: the host evicts what is just being loaded"),
+    Key("faults.write_back_unheld", "bool", False, "", "FAULT: the host evicts what is just being written back"),
+    Key("faults.tiers_ignore_namespace", "bool", False, "", "FAULT: tiers know blocks by their tokens alone"),
+    Key("faults.copy_without_parent", "bool", False, "", "FAULT: copies are kept whose prefix the host has not"),
     Key("faults.free_overlap_slot_twice", "bool", False, "", "FAULT: a forward too many gives its block back again"),
 )
 """Faults that people reported of real engines, planted on request; a run with one says so in its head."""

@@ -64,7 +64,7 @@ from .fetching import loaded
 from .fetching import prepare as prepare_loads
 from .queues import queue_by_arrival, queue_by_urgency, queue_remove
 from .state import set_state
-from .state_columns import FETCHING, FIRST_TERMINAL, NO_SEQ, WAITING
+from .state_columns import FETCHING, FIRST_TERMINAL, NO_PARENT, NO_SEQ, WAITING
 
 
 @entry
@@ -120,12 +120,12 @@ def _next_batch(e, seq):
         return
     host.touch_names(t.store, tier.names, start, stop)
     kept = host.pin_present(tier, 0, start)
-    count = np.int64(0)
+    count, is_closed = np.int64(0), tier.closed and not e.rules.planted & NO_PARENT
     for i in range(start, stop):
         if not host.is_wanted(tier, host.slot_of(tier, tier.names[i])):
             break
         parent = tier.names[i - 1] if i > 0 else root_hash(namespace)
-        if tier.closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
+        if is_closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
             break
         slot = host.reserve(tier, tier.names[i], parent, i)
         if slot == host.NO_SLOT:

@@ -116,7 +116,11 @@ CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
     FREE_TWICE,
     FREE_WHILE_WRITTEN,
     LEASE_OVER_READS,
-) = (1 << i for i in range(9))
+    LOAD_UNHELD,
+    WRITE_BACK_UNHELD,
+    NO_NAMESPACE,
+    NO_PARENT,
+) = (1 << i for i in range(13))
 PLANTED = {
     "count_recomputed_hits": COUNT_RECOMPUTED,
     "count_refused_hits": COUNT_REFUSED,
@@ -127,6 +131,10 @@ PLANTED = {
     "free_overlap_slot_twice": FREE_TWICE,
     "free_while_written": FREE_WHILE_WRITTEN,
     "lease_over_reads": LEASE_OVER_READS,
+    "load_unheld": LOAD_UNHELD,
+    "write_back_unheld": WRITE_BACK_UNHELD,
+    "tiers_ignore_namespace": NO_NAMESPACE,
+    "copy_without_parent": NO_PARENT,
 }
 """Key `faults.<name>` -> its bit."""
 

@@ -20,7 +20,7 @@ from ..memory.operations import BACKUP, NOBODY, attach_tier, open_row
 from ..prefix.changes import IS_STORED
 from ..tiers import host
 from . import fetching, prefetching
-from .state_columns import RADIX
+from .state_columns import RADIX, WRITE_BACK_UNHELD
 
 
 @entry
@@ -70,6 +70,8 @@ def _write(e):
         if slot == host.NO_SLOT:
             tier.counters[host.REFUSED] += 1
             continue
+        if e.rules.planted & WRITE_BACK_UNHELD:
+            host.unlock(tier, slot)
         tier.slots[count] = slot
         count += 1
     order.num_changes = 0

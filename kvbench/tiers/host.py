@@ -67,6 +67,7 @@ class HostTier:
     closed       a parent is not evicted before its children
     names        (m,) scratch: chain hashes of a sequence. slots: (m,) scratch. row: (m,) scratch, blocks of the device
     counters     (5,) see above
+    ignores_namespace   a planted fault: a name is the tokens alone
     """
 
     content: "i8[::1]"
@@ -82,6 +83,7 @@ class HostTier:
     slots: "i4[::1]"
     row: "i4[::1]"
     counters: "i8[::1]"
+    ignores_namespace: "b1"
 
 
 def policy_of(name: str) -> Policy:
@@ -90,7 +92,14 @@ def policy_of(name: str) -> Policy:
 
 
 def make_host(
-    num_slots: int, policy: Policy | str, closed: bool, longest: int, block_ns: Any = (), seed: int = 0
+    num_slots: int,
+    policy: Policy | str,
+    closed: bool,
+    longest: int,
+    block_ns: Any = (),
+    seed: int = 0,
+    *,
+    ignores_namespace: bool = False,
 ) -> HostTier:
     """An empty tier. policy: or its name. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order."""
     is_arc = policy == ARC
@@ -111,6 +120,7 @@ def make_host(
         np.zeros(longest + 1, np.int32),
         np.zeros(longest + 1, np.int32),
         np.zeros(NUM_COUNTERS, np.int64),
+        ignores_namespace,
     )
 
 
@@ -123,7 +133,7 @@ def slot_of(tier, content):
 @jit
 def name_blocks(tier, keys, seq, namespace, stop):
     """The chain hashes of the first blocks of a sequence into tier.names."""
-    names = tier.names
+    names, namespace = tier.names, np.int64(0) if tier.ignores_namespace else namespace
     fill_keys(keys, seq, 0, stop, names)
     content = root_hash(namespace)
     for i in range(stop):
@@ -304,7 +314,7 @@ def confirm(tier, slots, first, count):
     """Copies in slots[first : first + count] are written; the operation that wrote them holds them no longer."""
     for i in range(first + count - 1, first - 1, -1):
         tier.state[slots[i]] = CONFIRMED
-        _unlock(tier, np.int64(slots[i]))
+        unlock(tier, np.int64(slots[i]))
 
 
 @jit
@@ -319,7 +329,8 @@ def withdraw(tier, slots, first, count):
 
 
 @inline
-def _unlock(tier, slot):
+def unlock(tier, slot):
+    """One hold less."""
     tier.order.nodes[slot, LOCK] -= 1
     _offer(tier, slot)
 
@@ -348,4 +359,4 @@ def pin(tier, slots, first, count):
 def unpin(tier, slots, first, count):
     """It no longer does."""
     for i in range(first + count - 1, first - 1, -1):
-        _unlock(tier, np.int64(slots[i]))
+        unlock(tier, np.int64(slots[i]))

@@ -149,6 +149,8 @@ class TierRules:
     """Share of a step's time by which it takes longer while a copy is under way beside it."""
     host_link: HostLink = field(default_factory=HostLink)
     store: StoreRules = field(default_factory=StoreRules)
+    ignores_namespace: bool = False
+    """A planted fault."""
     backup: bool = False
     """Without blocks on the host: everything is written, and nothing is found again."""
 

@@ -134,7 +134,15 @@ def make_tiers(
         up = add_link(links, link.up.setup_ns, link.up.fragment_ns, link.up.ns_per_byte, link.fair, beside)
     counted = 1 << (4 * rules.host_blocks).bit_length() if rules.min_offers > 1 else 1
     return Tiers(
-        make_host(rules.host_blocks, rules.eviction, rules.closed, longest if rules.on else 0, block_ns, seed),
+        make_host(
+            rules.host_blocks,
+            rules.eviction,
+            rules.closed,
+            longest if rules.on else 0,
+            block_ns,
+            seed,
+            ignores_namespace=rules.ignores_namespace,
+        ),
         down,
         up,
         rules.min_offers,

@@ -70,6 +70,10 @@ FAULTS = (
     Fault("cancel-leak", "SGLang #30053, #15439", "faults.leak_on_cancel=true"),
     Fault("retract-pages", "SGLang #4977", "faults.retract_tokens_for_blocks=true"),
     Fault("reuse-under-copy", "SGLang #18803, #24527", "faults.no_fence=true"),
+    Fault("tier-load-unheld", "SGLang, HiCache", "faults.load_unheld=true"),
+    Fault("tier-write-back-unheld", "SGLang, HiCache", "faults.write_back_unheld=true"),
+    Fault("tier-namespace", "SGLang, HiCache: page hashes", "faults.tiers_ignore_namespace=true"),
+    Fault("tier-parent", "a prefetch under a parent that is not there", "faults.copy_without_parent=true"),
     Fault("overlap-slot", "sglang-jax #982", "faults.free_overlap_slot_twice=true"),
     Fault("push-while-written", "SGLang, pages freed on abort", "faults.free_while_written=true"),
     Fault("lease-during-read", "vLLM, NIXL connector", "faults.lease_over_reads=true"),
@@ -214,7 +218,11 @@ def first_complaint(configured: Configured) -> str:
         return _fleet_complaint(Simulation(requests, fleet.members[0].settings, fleet.members[0].tables, fleet))
     simulation = prepared(Simulation(requests, system.settings, step_costs(system).tables))
     # A model whose layers carry a state must not read in a step what that step writes; see cache.hit_same_step.
-    shadow = Shadow(simulation, same_step=configured.given.get("cache", {}).get("hit_same_step") is None)
+    shadow = (
+        None
+        if system.settings.tiers.on
+        else Shadow(simulation, same_step=configured.given.get("cache", {}).get("hit_same_step") is None)
+    )
     try:
         return _stepped(simulation, shadow) or missing_sum(simulation) or _uncounted(simulation)
     except KvbenchError as error:
@@ -244,14 +252,14 @@ def _ranks_complaint(simulation: LockstepSimulation) -> str:
     return next(iter(expert_report(simulation).notes), "")
 
 
-def _stepped(simulation: Simulation, shadow: Shadow) -> str:
+def _stepped(simulation: Simulation, shadow: Shadow | None) -> str:
     done, steps = False, 0
     while not done:
         done = simulation.advance(max_steps=1)
         if simulation.engine.fault != NO_FAULT:
             return simulation.fault()
         check_integrity(simulation.engine)
-        if simulation.engine.num_steps > steps:
+        if shadow is not None and simulation.engine.num_steps > steps:  # with tiers the engine's own looks on
             steps += 1
             wrong = shadow.step(steps)
             if wrong:
