@@ -146,10 +146,6 @@ def test_regret_is_against_the_oracle_on_the_same_requests(capsys):
     [
         (["--replicas", "0"], "fleet.replicas"),
         (["--regret"], "--regret compares a router with the oracle"),
-        (
-            ["--set", "pd.prefill=1", "--set", "pd.decode=1", "--set", "fleet.event=[{kind='drain',engine=0}]"],
-            "[[pd.fault]]",
-        ),
         (["--router", "cleverest"], "router.policy"),
         (["--replicas", "2", "--clock", "measured"], "a fleet runs on the modelled clock"),
         (["--replicas", "2", "--cache-state", "warm"], "cache.state of a fleet is cold"),

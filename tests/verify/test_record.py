@@ -9,11 +9,12 @@ import pytest
 
 from kvbench.cli import call
 from kvbench.core.jit import PLAIN
-from kvbench.verify.golden import verify_folder
+from kvbench.verify.golden import verify_files
 from kvbench.verify.record.adapting import Open, merged
 from kvbench.verify.record.adapting import call as call_known
 from kvbench.verify.record.recorder import SCRIPTS, record
 from kvbench.verify.record.scripts import MOST_STEPS
+from kvbench.verify.recording import find_recordings
 
 from ..recordings import read_recording
 from ..reference import test_sglang_golden, test_vllm_golden
@@ -32,7 +33,7 @@ def folder(tmp_path_factory):
 
 
 def test_verify_golden_accepts_them(folder):
-    verdicts = verify_folder(folder)
+    verdicts = verify_files(find_recordings(folder)[0])
     assert len(verdicts) == sum(map(len, SCRIPTS.values())) * STREAMS
     assert [(v.name, v.differences, v.unknown) for v in verdicts if not v.passed] == []
 
@@ -100,7 +101,7 @@ def test_a_wrong_value_is_noticed(folder, tmp_path):
     row["out"]["free"] += 1
     lines[20] = json.dumps(row)
     (tmp_path / path.name).write_text("\n".join(lines))
-    (verdict,) = verify_folder(tmp_path)
+    (verdict,) = verify_files(find_recordings(tmp_path)[0])
     assert [d.field for d in verdict.differences] == ["free"]
 
 
