@@ -176,13 +176,15 @@ def pair_times(simulation_seqs: Mapping[str, I64], pairs: Pairs) -> PairTimes:
     )
 
 
-def decode_columns(sequences: Mapping[str, I64], pairs: Pairs) -> dict[str, I64]:
-    """What is known of each sequence beside its times."""
+def decode_columns(sequences: Mapping[str, I64], pairs: Pairs, began: I64) -> dict[str, I64]:
+    """What is known of each sequence beside its times. began: (sequences,) first step on the decode side."""
     p, legs = pairs.read(), pairs.legs.read()
     moved = np.where(p["arrived_ns"] != NEVER, p["arrived_ns"] - p["begun_ns"], NEVER)
     return {
         "prefill_engine": legs["engine"],
         "decode_engine": np.where(p["handed"] == 1, sequences["engine"], NEVER),
+        "prompt_computed_ns": p["computed_ns"],
+        "decode_began_ns": began,
         "transfer_ns": np.where(p["begun_ns"] != NEVER, moved, NEVER),
         "transfer_bytes": p["bytes"],
         "attempts": p["attempt"],

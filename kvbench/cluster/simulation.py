@@ -336,7 +336,7 @@ class Simulation:
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
         """What only a fleet, or engines with tiers, have for each sequence."""
         if self.fleet.pairs:
-            return decode_columns(sequences, self.world.pairs)
+            return decode_columns(sequences, self.world.pairs, self.seqs.scheduled.copy())
         columns = tier_columns(self.engines, sequences["engine"], sequences["cached"])
         if self.fleet.router is None:
             return columns

@@ -1,9 +1,9 @@
 """A run as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: Chrome's trace-event JSON.
 
 Requests are async spans with their phases nested. Batch places and steps are complete events on threads of their own;
-blocks, queue and batch are counters; evictions and preemptions are instants. Times are microseconds from t = 0 on the
-run's clock. A place is the lowest one free when a sequence first runs, kept until it ends: a picture of the batch, not
-the engine's own number.
+blocks, queue and batch are counters; evictions and preemptions are instants; an arrow leads from the prefill of a
+prompt to its first step on a decode engine. Times are microseconds from t = 0 on the run's clock. A place is the lowest
+one free when a sequence first runs, kept until it ends: a picture of the batch, not the engine's own number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ STEPS = 1
 """The thread of the steps."""
 
 # Order at one instant: an inner span ends before the outer one, and begins after it.
-_META, _END_INNER, _END_OUTER, _BEGIN_OUTER, _BEGIN_INNER, _OTHER = range(6)
+_META, _END_INNER, _END_OUTER, _BEGIN_OUTER, _BEGIN_INNER, _OTHER, _AFTER = range(7)
+
+NOBODY = np.zeros(0, np.int64)
 
 Event = tuple[int, int, dict[str, Any]]
 """(ns, order at that instant, event)."""
@@ -73,6 +75,9 @@ def timeline_json(record: RunRecord, journal: Journal, requests: Requests) -> It
         events += _sequence(journal, requests, seq, end_ns)
         if seq in places:
             events.append(_place(journal, requests, seq, places[seq], end_ns))
+    if kept.every_step == 1:  # else an arrow would hang in the air
+        for seq in order.tolist():
+            events += _flow(journal, seq)
     for pid, _, rows in engines:
         events += _steps(journal.steps[rows], kept.every_step, pid)
     events.sort(key=lambda event: event[:2])
@@ -99,7 +104,31 @@ def _engines(journal: Journal) -> list[tuple[int, str, np.ndarray[Any, Any]]]:
     if journal.step_engine.size == 0:
         return [(ENGINE, "engine", np.arange(journal.steps.shape[0]))]
     numbers = range(int(journal.step_engine.max()) + 1)
-    return [(FIRST_OF_SEVERAL + n, f"engine {n}", np.flatnonzero(journal.step_engine == n)) for n in numbers]
+    role = dict.fromkeys(_those(journal, "prefill_engine"), ", prefill")
+    role |= dict.fromkeys(_those(journal, "decode_engine"), ", decode")
+    names = [(n, f"engine {n}{role.get(n, '')}") for n in numbers]
+    return [(FIRST_OF_SEVERAL + n, name, np.flatnonzero(journal.step_engine == n)) for n, name in names]
+
+
+def _those(journal: Journal, column: str) -> list[int]:
+    """Engines that a column names."""
+    return [n for n in np.unique(journal.columns.get(column, NOBODY)).tolist() if n != NEVER]
+
+
+def _flow(journal: Journal, seq: int) -> Iterator[Event]:
+    """From the step that computed a prompt to the first step with it on a decode engine: an arrow between the two."""
+    columns = journal.columns
+    if "decode_began_ns" not in columns or NEVER in (
+        columns["prompt_computed_ns"][seq],
+        columns["decode_began_ns"][seq],
+    ):
+        return
+    flow = {"name": "KV", "cat": "kv", "id": seq, "tid": STEPS}
+    for side, kind, at in (
+        ("prefill_engine", {"ph": "s"}, int(columns["prompt_computed_ns"][seq]) - 1),  # inside the step that ends then
+        ("decode_engine", {"ph": "f", "bp": "e"}, int(columns["decode_began_ns"][seq])),
+    ):
+        yield at, _AFTER, {**flow, **kind, "ts": _us(at), "pid": FIRST_OF_SEVERAL + int(columns[side][seq])}
 
 
 def _names(places: int, engines: list[tuple[int, str, np.ndarray[Any, Any]]]) -> Iterator[Event]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from kvbench.bench.system import build_system
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
 from kvbench.report.run_json import to_text
+from kvbench.report.timeline import timeline_json
 from kvbench.workload.build import build_workload
 
 pytestmark = pytest.mark.skipif(not PLAIN, reason="the same code; compiling all of it takes minutes")
@@ -103,3 +106,16 @@ def test_a_run_json_runs_again(tmp_path):
     path.write_text(to_text(first.document))
     again = run(configure(str(path)))
     np.testing.assert_array_equal(first.journal.finish_ns, again.journal.finish_ns)
+
+
+def test_a_timeline_leads_from_prefill_to_decode():
+    result = run(configured("pd.prefill=2", "pd.decode=1"), record_steps=True)
+    events = json.loads("".join(timeline_json(result.record, result.journal, result.requests)))["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {"engine 0, prefill", "engine 1, prefill", "engine 2, decode"} <= set(names.values())
+    steps = [(e["pid"], e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") == "step"]
+    for kind, role in (("s", "prefill"), ("f", "decode")):
+        ends = [e for e in events if e["ph"] == kind]
+        assert len({e["id"] for e in ends}) == 12
+        assert all(role in names[e["pid"]] for e in ends)
+        assert all(any(pid == e["pid"] and a <= e["ts"] < b for pid, a, b in steps) for e in ends)
