@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -11,7 +12,10 @@ from typing import Any, Protocol
 
 from numba.core import event
 
-_NOTICE = "compiling for this machine (first run after an install or an update; kept for the next one)"
+from .cache_folder import OF_PARENT
+
+_NOTICE = "compiling for this machine"
+_KEPT = " (first run after an install or an update; kept for the next one)"
 
 _SMALL_S = 14.0
 """Of the many small functions of a run together, where large ones compile too (same machine as those of the units)."""
@@ -73,7 +77,8 @@ class CompileWatch(event.Listener):
     def _announce(self) -> None:
         self._begin = time.perf_counter()
         if not self.quiet and not sys.stderr.isatty():
-            print(f"kvbench: {_NOTICE}", file=sys.stderr, flush=True)
+            kept = "" if os.environ.get(OF_PARENT) else _KEPT  # a private folder goes with its process
+            print(f"kvbench: {_NOTICE}{kept}", file=sys.stderr, flush=True)
 
     def show(self, what: str) -> None:
         """Something compiles from now on, or is waited for, until `hide`."""

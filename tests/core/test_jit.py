@@ -47,6 +47,15 @@ def test_the_first_run_says_that_it_compiles_and_the_second_loads(tmp_path):
     assert second.stdout.rsplit(" ", 1)[1].strip() == "0"
 
 
+def test_a_home_that_cannot_be_written_is_one_line_and_nothing_is_called_kept(tmp_path):
+    (tmp_path / "file").touch()  # root may write where nobody else can, but not below a file
+    done = run(PROGRAM, tmp_path / "file" / "home")
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if "compiled code is not kept" in line] == lines[:1]
+    assert lines[1:] == ["kvbench: compiling for this machine"]
+    assert "[1, 2, 3, 4, 5]" in done.stdout
+
+
 def test_two_processes_at_once(tmp_path):
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(PACKAGE.parent)}
     env.pop("NUMBA_DISABLE_JIT", None)
