@@ -108,8 +108,9 @@ def hear_first_tokens(w, e):
 
 @jit
 def look_at_all(w, seq, now):
-    """What every engine would say of itself now, and of a sequence that asks for its prefix (or NO_SEQ)."""
-    for k in range(w.ready.size):
+    """What every engine that the router knows would say of itself now, and of a sequence that asks for its prefix (or
+    NO_SEQ). Of prefill and decode engines it knows the first."""
+    for k in range(w.router.accepts.size):
         w.look(w.engines[k], w.router, seq)
         w.router.as_of[k] = now
 

@@ -119,3 +119,24 @@ def test_a_timeline_leads_from_prefill_to_decode():
         assert len({e["id"] for e in ends}) == 12
         assert all(role in names[e["pid"]] for e in ends)
         assert all(any(pid == e["pid"] and a <= e["ts"] < b for pid, a, b in steps) for e in ends)
+
+
+@pytest.mark.parametrize("router", ["least-loaded", "power-of-two", "kv-aware", "scorers", "predicted-ttft", "oracle"])
+def test_a_router_of_pairs_knows_the_prefill_engines(router):
+    views = [f"router.policy={router}"] + (["router.load=reported"] if router != "oracle" else [])
+    journal = run(configured("pd.prefill=2", "pd.decode=2", *views)).journal
+    assert set(journal.columns["prefill_engine"].tolist()) <= {0, 1}
+    assert set(journal.columns["decode_engine"].tolist()) == {2, 3}
+
+
+def test_one_latent_of_mla_lies_on_every_rank_and_moves_once():
+    """Ranks of a model with latent attention have the same KV: more of them send no more, over no faster a link."""
+    model = ("model=deepseek-v3", "device=h200", "dtype=fp8", "tp=8", "max_model_len=4096")
+    one, both = (
+        fleet(*model, f"pd.prefill={{engines=1, tp={p}}}", f"pd.decode={{engines=1, tp={d}}}").pairs
+        for p, d in ((16, 8), (8, 8))
+    )
+    assert one.block_bytes == both.block_bytes
+    assert one.ns_per_byte == both.ns_per_byte == 1 / 50
+    assert both.block_fragments == 61
+    assert one.block_fragments == 2 * 61

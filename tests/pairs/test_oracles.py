@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kvbench.cluster.simulation import Simulation
+from kvbench.core.journal import FINISHED
 from kvbench.core.requests import Requests
 from kvbench.engine.settings import EngineSettings
 from kvbench.scheduler.rules import CacheRules
@@ -118,3 +119,32 @@ def test_chunks_hide_what_is_sent_while_the_rest_is_computed():
         exposed.append(int((times.arrived - times.computed).sum()))
     whole, chunks, by_layers = exposed
     assert whole > chunks > by_layers > 0
+
+
+def test_what_lies_on_the_decode_side_is_not_sent_and_the_last_page_may_be_a_part():
+    """The same prompt twice, and one that goes on: whole pages that are cached there stay, a partial one is sent."""
+    settings = replace(ample(VLLM), overlap=False)
+    bt = settings.block_tokens
+    first = [(1, 0, 5 * bt + 1)]
+    asks = [
+        Ask(first, [(100, 0, 3)], 0, 3, 3),
+        Ask(first, [(101, 0, 3)], FAR, 3, 3),
+        Ask([*first, (2, 0, 2 * bt)], [(102, 0, 3)], 2 * FAR, 3, 3),
+    ]
+    pair = paired(asks, settings, rules(settings, layers=0))
+    watched(pair)
+    assert_baseline(pair)
+    assert (pair.pair_times().moved_bytes // 100).tolist() == [6, 1, 3]
+
+
+def test_each_side_admits_in_its_own_order():
+    """The prefill side takes the shortest first, the decode side has given memory in order of arrival: nobody waits."""
+    base = replace(ample(SGLANG), overlap=False)
+    settings = replace(base, scheduler=replace(base.scheduler, policy="shortest-prefill-first"))
+    asks = [Ask([(i, 0, 140 - 13 * i)], [(100 + i, 0, 6)], 0, 6, 6) for i in range(1, 9)]
+    pair = paired(asks, settings, rules(settings, ns_per_byte=5.0), reserved_decode_tokens=2, preallocated_requests=4)
+    watched(pair)
+    assert_baseline(pair)
+    journal = pair.journal()
+    assert (journal.status == FINISHED).all()
+    assert (np.diff(pair.pair_times().computed) < 0).any()
