@@ -43,7 +43,7 @@ from ..scheduler.state_columns import (
     TIMED_OUT,
     TRANSFERRING,
 )
-from . import push_decode, push_prefill
+from . import push_decode, push_prefill, push_queue
 from .loss import leg_is_over, tell_client
 from .state import (
     ARRIVAL,
@@ -89,14 +89,14 @@ def _sent(pairs, c, engines, ready, stepping, seq, now):
     legs.engine[seq], legs.state[seq] = p, ROUTED
     push_prefill.accept(engines[p], seq)
     if d == NO_DECODER:
-        push_prefill.connect(engines[p], seq, BROKEN)
+        push_queue.connect(engines[p], seq, BROKEN)
         wake(engines, ready, stepping, p, now)
         return
     q.engine[seq] = d
     pairs.load[d] += 1
     pairs.handed[seq] = 1
     push_decode.accept(engines[d], seq)
-    push_decode.connect(engines[d], seq, CONNECTED)
+    push_queue.connect(engines[d], seq, CONNECTED)
     push_event(c.events, now + pairs.bootstrap_ns, DEADLINE, DEADLINES * seq + BOOTSTRAP)
     wake(engines, ready, stepping, d, now)
 
@@ -151,7 +151,7 @@ def _announce(pairs, c, engines, ready, stepping, e, seq, now):
     pairs.memory_ns[seq] = now
     p = pairs.legs.engine[seq]
     pairs.sent[seq] = e.seqs.cached[seq] // e.rules.block_tokens
-    push_prefill.connect(engines[p], seq, CONNECTED)
+    push_queue.connect(engines[p], seq, CONNECTED)
     push_event(c.events, now + pairs.arrival_ns, DEADLINE, DEADLINES * seq + ARRIVAL)
     wake(engines, ready, stepping, p, now)
 
@@ -246,7 +246,7 @@ def _due(pairs, c, engines, ready, stepping, subject, now):
     if which == BOOTSTRAP:
         if now - pairs.legs.queued[seq] < pairs.bootstrap_ns:
             return  # of an earlier attempt
-        if push_prefill.connect(engines[p], seq, TIMED_OUT_CONNECTION):
+        if push_queue.connect(engines[p], seq, TIMED_OUT_CONNECTION):
             wake(engines, ready, stepping, p, now)
     elif now - pairs.memory_ns[seq] < pairs.arrival_ns or pairs.broken[seq] == 1:
         return

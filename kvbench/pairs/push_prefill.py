@@ -17,14 +17,13 @@ from ..scheduler.lifecycle import close_sequence, count_token, drop_waiting, end
 from ..scheduler.mail import post
 from ..scheduler.prefill_first import may_prefill, prefill
 from ..scheduler.queues import close_slot, queue_back
-from ..scheduler.side import BROKEN, CHUNK, COMPUTED_PROMPT, CONNECTED, TIMED_OUT_CONNECTION, UNCONNECTED
+from ..scheduler.side import BROKEN, CHUNK, COMPUTED_PROMPT, CONNECTED, UNCONNECTED
 from ..scheduler.spent import note_end
 from ..scheduler.state import set_state
 from ..scheduler.state_columns import (
     BOOTSTRAPPING,
     CANCELLED,
     COMPUTED,
-    FAILED,
     FINISHED,
     KNOWN,
     NO_SLOT,
@@ -34,25 +33,16 @@ from ..scheduler.state_columns import (
     PLAN_TOKENS,
     SENDING,
     SEQ,
-    TIMED_OUT,
     WAITING,
 )
 from ..scheduler.waiting_order import sort_waiting
 from .marks import give_mark, take_mark
-
-
-@jit
-def enter(e, seq):
-    """A sequence is given to this engine."""
-    side = e.side
-    side.queue[side.num_queued] = seq
-    side.num_queued += 1
-    side.connection[seq] = UNCONNECTED
-    set_state(e, seq, BOOTSTRAPPING)
+from .push_queue import end_of, enter, keep_from
 
 
 @entry
 def accept(e, seq):
+    """A sequence is given to this engine."""
     enter(e, seq)
 
 
@@ -108,31 +98,9 @@ def _let_in(e):
             queue_back(e, seq)
         else:
             side.num_ended -= 1
-            close_sequence(e, seq, _end_of(e, seq))
+            close_sequence(e, seq, end_of(e, seq))
         at += 1
-    for i in range(at, side.num_queued):
-        side.queue[kept] = side.queue[i]
-        kept += 1
-    side.num_queued = kept
-
-
-@inline
-def _end_of(e, seq):
-    """How a sequence ends whose connection is broken."""
-    if e.seqs.flagged[seq] == 1:
-        return CANCELLED
-    return TIMED_OUT if e.side.connection[seq] == TIMED_OUT_CONNECTION else FAILED
-
-
-@entry
-def connect(e, seq, how):
-    """The page list of the decode side has come, or never will (see side.UNCONNECTED). False: too late."""
-    side = e.side
-    if e.seqs.state[seq] != BOOTSTRAPPING or side.connection[seq] != UNCONNECTED:
-        return False
-    side.connection[seq] = how
-    side.num_ended += 1
-    return True
+    keep_from(side, at, kept)
 
 
 @entry
@@ -167,7 +135,7 @@ def let_go(e, seq, good):
     """Its pages have arrived, or never will: what it computed stays in the tree."""
     slot = e.seqs.slot[seq]
     kv.publish_finished(e, slot)
-    end(e, slot, FINISHED if good else _end_of(e, seq))
+    end(e, slot, FINISHED if good else end_of(e, seq))
     close_slot(e, slot)
     give_mark(e.side, seq)
 

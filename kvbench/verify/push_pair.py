@@ -17,7 +17,7 @@ from ..engine.arrival import as_asked
 from ..engine.build import build_engine, share
 from ..engine.observe import fields_of, view
 from ..engine.settings import EngineSettings
-from ..pairs import push_decode, push_prefill
+from ..pairs import push_decode, push_memory, push_prefill, push_queue
 from ..scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 from ..scheduler.side import BROKEN, CONNECTED, TIMED_OUT_CONNECTION, UNCONNECTED
 from ..scheduler.state_columns import (
@@ -144,11 +144,11 @@ class PushPair:
         fault = spec.get("fault")
         if w.arrived_at_d is not None and t == w.arrived_at_d + p["handshake_delay"]:
             how = BROKEN if fault == "handshake_fail" else CONNECTED
-            if push_decode.connect(self.d.engine, seq, how):
+            if push_queue.connect(self.d.engine, seq, how):
                 w.d_status = "connected"
                 transport.append(["d_failed" if how == BROKEN else "handshake", room])
         if w.listed is not None and t == w.listed + p["meta_delay"] and fault != "meta_lost":
-            if push_prefill.connect(self.p.engine, seq, CONNECTED):
+            if push_queue.connect(self.p.engine, seq, CONNECTED):
                 w.p_status = "connected"
             transport.append(["meta_at_p", room])
         if w.sent is None or w.is_over or w.p_status == "failed":
@@ -194,7 +194,7 @@ class PushPair:
             connected = side.connection[seq]
             late = t - self.specs[seq]["arrive"] >= self.params["bootstrap_timeout"]
             if connected == UNCONNECTED and late:
-                push_prefill.connect(side.engine, seq, TIMED_OUT_CONNECTION)
+                push_queue.connect(side.engine, seq, TIMED_OUT_CONNECTION)
                 self.wires[seq].p_status = "failed"
                 log.append(["bootstrap_timeout", self.rooms[seq]])
         before = {int(s) for s in np.flatnonzero(side.seqs["state"] == BOOTSTRAPPING)}
@@ -251,7 +251,7 @@ class PushPair:
         side, log = self.d, []
         state = side.seqs["state"]
         loading = [s for s in side.holding() if self.wires[s].d_status == "connected"]
-        got: Observed = {"allocatable": int(push_decode.allocatable(side.engine))}
+        got: Observed = {"allocatable": int(push_memory.allocatable(side.engine))}
         late = [s for s in loading if t - (self.wires[s].listed or 0) >= self.params["waiting_timeout"]]
         if not side.will_poll(self.params.get("poll_interval", 1)):
             late = []
