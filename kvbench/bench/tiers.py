@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.config import DEFAULTS, Config
 from ..core.errors import UsageError
-from ..core.units import NS_PER_MS
+from ..core.units import NS_PER_MS, NS_PER_S
 from ..costs.deployment import Deployment
 from ..costs.memory import MemoryBudget
 from ..costs.models import kv_heads_per_rank
@@ -115,6 +115,7 @@ def _store(config: Config, deployment: Deployment, budget: MemoryBudget) -> Stor
         timeout_token_ns=s["timeout_ms_per_ktoken"] * NS_PER_MS / 1024,
         down=down,
         up=up,
+        outage_ns=_outage(link["out_at_s"], link["out_for_s"]),
     )
 
 
@@ -129,6 +130,10 @@ def tier_notes(config: Config) -> tuple[str, ...]:
         for name in names
         if name == "host" or config["tiers.storage.blocks"] or config["tiers.storage.bytes"]
     )
+
+
+def _outage(at_s: float, for_s: float) -> tuple[int, ...]:
+    return () if at_s < 0 else (round(at_s * NS_PER_S), round((at_s + for_s) * NS_PER_S))
 
 
 def _state(config: Config, key: str) -> str:

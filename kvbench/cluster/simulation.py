@@ -46,6 +46,7 @@ from .flush import Flushes
 from .incidents import Incidents
 from .kv_in_flight import check_transfers
 from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
+from .outage import Outage
 from .paired import announce_faults, decode_columns, joined, make_pairs_of, pair_times, taken_by, with_decode_queue
 from .tiers import fetches, tier_columns
 from .world import NO_INCIDENT, make_world
@@ -140,6 +141,9 @@ class Simulation:
             announce(clients, 0, REPORT, 0)
         for index, time_ns in enumerate(self._flushes.times):
             announce(clients, time_ns, FLUSH, index)
+        self._outage = Outage(settings)
+        for index, time_ns in enumerate(self._outage.times, len(self._flushes.times)):
+            announce(clients, time_ns, FLUSH, index)
         self._incidents = Incidents(self.fleet.incidents, self.fleet.sends_again, self.world)
         self._reached_time = False
         self._rows_before: list[list[int]] = [[] for _ in self.engines]  # of gaps, before each phase that has begun
@@ -213,7 +217,9 @@ class Simulation:
             return
         number = int(self.world.at)
         kind, subject = divmod(int(self.engines[number].control), 1 << 32)
-        if kind == FLUSH:
+        if kind == FLUSH and subject >= len(self._flushes.times):
+            self._outage.carry_out(self.engines[number], subject - len(self._flushes.times))
+        elif kind == FLUSH:
             self._flushes.carry_out(self.engines[number], subject)
         else:
             self._rows_before[number].append(int(self.engines[number].journal.rows))

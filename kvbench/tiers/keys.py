@@ -73,5 +73,15 @@ LINK_KEYS: tuple[Key, ...] = (
     Key("links.storage.up", "float", 10.0, "GB/s", "from storage to the host", low=0.001, high=1e6),
     Key("links.storage.setup_us", "float", 100.0, "us", "of every transfer", low=0, high=1e6),
     Key("links.storage.batch_us", "float", 100.0, "us", "for each batch of a transfer", low=0, high=1e6),
+    Key(
+        "links.storage.out_at_s",
+        "float",
+        -1.0,
+        "s",
+        "storage cannot be reached from then on; -1 = always",
+        low=-1,
+        high=1e6,
+    ),
+    Key("links.storage.out_for_s", "float", 1.0, "s", "and for so long", low=1e-6, high=1e6),
     Key("links.host.duplex", "choice", "full", "", "half: both directions share the link", ("full", "half")),
 )

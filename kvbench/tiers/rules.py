@@ -107,6 +107,8 @@ class StoreRules:
     up: LinkRules = field(default_factory=LinkRules)
     state: str = "cold"
     """At t = 0: of STATES."""
+    outage_ns: tuple[int, ...] = ()
+    """When it cannot be reached any more, and when it can again."""
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,13 @@ EFFECTS = (
         "router.policy=predicted-ttft",
         (("load_cv", FALLS), ("ttft p99", FALLS)),
     ),
+    Effect(
+        "tier-store-outage",
+        "a store that is gone for a while",
+        "links.storage.out_at_s=0.2",
+        "links.storage.out_at_s=-1",
+        (("hit_rate", RISES), ("storage_written_blocks", RISES)),
+    ),
     Effect("router-two", "own counts alone", "router.load=own", "router.load=reported", (("ttft p99", FALLS),)),
 )
 
