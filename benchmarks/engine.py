@@ -22,6 +22,10 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
+from kvbench.bench.configure import configure
+from kvbench.bench.fleet_engines import fleet_of
+from kvbench.bench.system import build_system
+from kvbench.cluster.fleet import Fleet, Member
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.jit import entry
 from kvbench.core.requests import Requests
@@ -143,6 +147,33 @@ def synthetic_rows(num: int, rounds: int) -> list[list[object]]:
     return rows
 
 
+def pair_rows(num: int, rounds: int) -> list[list[object]]:
+    """The same requests on four engines that do both, and on two that prefill and two that decode."""
+    rows: list[list[object]] = []
+    for preset in ("vllm", "sglang"):
+        alone = 0.0
+        for name, split in (
+            ("4 engines", ("fleet.replicas=4",)),
+            ("2 prefill, 2 decode", ("pd.prefill=2", "pd.decode=2")),
+        ):
+            given = (f"preset={preset}", f"num_prompts={num}", "overlap=false", "lengths.prompt=1000")
+            more = ("lengths.output=200", "arrivals.rate=40", "router.policy=least-loaded")
+            asked = configure("summarise-long", changes=[("benchmark", c) for c in (*given, *more, *split)])
+            system = build_system(asked.config)
+            requests, _ = build_workload(system.config.tree())
+            fleet = fleet_of(system, requests)
+            assert fleet is not None
+            first = fleet.members[0]
+
+            def run(fleet: Fleet = fleet, requests: Requests = requests, first: Member = first) -> None:
+                Simulation(requests, first.settings, first.tables, fleet).run()
+
+            seconds, _ = median_seconds(run, rounds)
+            alone = alone or seconds
+            rows.append([f"{preset}, {name}", f"{seconds:.3f}", f"{seconds / num * 1e6:.1f}", f"{seconds / alone:.2f}"])
+    return rows
+
+
 def _figures(requests: int, blocks: int, seconds: float, unit: float) -> list[object]:
     per_block = seconds / blocks * 1e9
     return [f"{seconds:.3f}", f"{requests / seconds:,.0f}", f"{per_block:.1f}", f"{per_block / unit:.1f}"]
@@ -172,6 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, help="a Mooncake JSONL, e.g. conversation_trace.jsonl")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, 100,000 synthetic requests")
+    parser.add_argument("--pairs", type=int, default=20_000, help="requests for prefill and decode engines")
     options = parser.parse_args()
     rounds = 2 if options.quick else 5
     rows = []
@@ -182,6 +214,9 @@ def main() -> None:
     header = ["engine", "blocks", "seconds", "requests/s", "ns/block", "x yardstick"]
     print(tabulate(rows, header, disable_numparse=True, colalign=("left", *("right",) * 5)))
     print(f"\nyardstick {yardstick_ns():.2f} ns; peak memory {_peak_mb()} MB\n")
+    header = ["a fleet", "seconds", "us a request", "x 4 engines"]
+    pairs = pair_rows(options.pairs, rounds)
+    print(tabulate(pairs, header, disable_numparse=True, colalign=("left", *("right",) * 3)) + "\n")
     header = ["whole command, warm", "seconds", "x import numba"]
     print(
         tabulate(

@@ -36,6 +36,49 @@ def pytest_again(least: int, *arguments: str, **more: str) -> None:
     assert int(passed[1]) >= least, done.stdout[-300:]
 
 
+INNER = """
+import dis, importlib, pkgutil, types
+import kvbench.verify
+from kvbench.core.jit import _Lazy
+
+def functions(module):
+    for value in vars(module).values():
+        inside = vars(value).values() if isinstance(value, type) else [value]
+        for one in inside:
+            one = getattr(one, "__func__", getattr(one, "fget", one))
+            if isinstance(one, types.FunctionType) and one.__module__ == module.__name__:
+                yield one
+
+def is_inner(value):
+    return isinstance(value, _Lazy) and "no_cpython_wrapper" in value._options
+
+seen = 0
+for found in pkgutil.walk_packages(kvbench.verify.__path__, "kvbench.verify."):
+    for function in functions(importlib.import_module(found.name)):
+        told = list(dis.get_instructions(function))
+        for first, second in zip(told, told[1:]):
+            if first.opname != "LOAD_GLOBAL":
+                continue
+            value = function.__globals__.get(first.argval)
+            member = getattr(value, str(second.argval), None) if isinstance(value, types.ModuleType) else None
+            assert not is_inner(value), (function.__qualname__, first.argval)
+            assert not is_inner(member), (function.__qualname__, second.argval)
+            seen += 1
+assert seen > 1000
+"""
+
+
+def test_python_calls_no_inner_function():
+    """Compiled, such a call would crash; without jit nothing tells it from any other."""
+    done = subprocess.run([sys.executable, "-c", INNER], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+@LONG
+def test_recordings_of_routers_compiled():
+    pytest_again(6, "tests/verify/test_golden.py", "-k", "recorded and (dyn_ or sgl_ or ps_ or vllmr_)")
+
+
 def test_recordings_and_costs_compiled():
     pytest_again(30, "tests/prefix/test_radix_golden.py", "tests/costs/test_tables.py", "tests/prefix/test_optimum.py")
 

@@ -154,6 +154,8 @@ class _Lazy:
         return getattr(self.dispatcher, name)
 
     def __call__(self, *args: Any) -> Any:
+        if "no_cpython_wrapper" in self._options:  # Numba would not say so, and crash
+            raise TypeError(f"{self.py_func.__qualname__} is called from jitted code only; Python calls an @entry")
         return self.dispatcher(*args)
 
 

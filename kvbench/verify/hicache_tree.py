@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.jit import entry
 from ..memory.pool import BlockPool, make_pool, ring_give, ring_take
 from ..prefix import radix
 from ..prefix.eviction.policies import POLICIES, by_functions
@@ -28,6 +29,16 @@ ROOT_PRIORITY = 1 - (1 << 63)
 
 Node = int
 Wanted = list[list[Any]]
+
+
+@entry
+def _take(pool: Any, pages: Any, count: int) -> None:
+    ring_take(pool, pages, np.int64(0), np.int64(count))
+
+
+@entry
+def _give(pool: Any, pages: Any) -> None:
+    ring_give(pool, pages, np.int64(0), np.int64(pages.size))
 
 
 class HiTree:
@@ -205,13 +216,13 @@ class HiTree:
         if pool.num_free < count:
             return None
         pages = np.zeros(count, np.int32)
-        ring_take(pool, pages, 0, count)
+        _take(pool, pages, count)
         return pages
 
     @staticmethod
     def give(pool: BlockPool, pages: Sequence[int] | Any) -> None:
         """Pages go back as one group."""
-        ring_give(pool, np.array(pages, np.int32), 0, len(pages))
+        _give(pool, np.array(pages, np.int32))
 
     # ---------------------------------------------------------------- eviction
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.jit import entry
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import sequence_keys
 from ..routing import kv_aware
@@ -16,6 +17,16 @@ from ..routing.settings import RouterSettings
 from .recording import Row
 from .routers import router_parts
 from .stream import Observed
+
+
+@entry
+def _costs(router: Any, seqs: Any, seq: int) -> None:
+    kv_aware.costs(router, seqs, np.int64(seq))
+
+
+@entry
+def _decode_blocks(router: Any, engine: int, blocks: int) -> int:
+    return kv_aware.decode_blocks(router, np.int64(engine), np.int64(blocks))
 
 
 class KvRouter:
@@ -63,12 +74,12 @@ class KvRouter:
     def _select(self, row: Row) -> Observed:
         router, seq = self.router, self.ops
         self.selects += 1
-        kv_aware.costs(router, self.seqs, seq)
+        _costs(router, self.seqs, seq)
         prompt = len(row["tokens"])
         before = router.load.copy()
         cost = router.cost.tolist()
         cached = router.cached.copy()
-        decode = [int(kv_aware.decode_blocks(router, e, prompt // self.bt)) for e in range(len(cost))]
+        decode = [int(_decode_blocks(router, e, prompt // self.bt)) for e in range(len(cost))]
         tied = [e for e, c in enumerate(cost) if c == min(cost)]
         chosen = int(self.verbs.route(router, self.seqs, seq, 0))
         worker = row["out"]["worker"] if row["out"]["worker"] in tied and chosen in tied else chosen
