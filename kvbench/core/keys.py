@@ -57,14 +57,16 @@ def rule(
     *,
     key: Any = None,
     kind: str = "",
+    of: tuple[str, ...] = (),
 ) -> Any:
     """A field of a dataclass of rules that is also the key of its name.
 
     default   what an engine takes that is built without a configuration; key: the key's default where that differs
     kind      where the annotated type does not say it; the rest as in Key
+    of        the policies or protocols that read it, for who checks that; () = all
     """
     said = {"unit": unit, "meaning": meaning, "choices": choices, "low": low, "high": high}
-    return field(default=default, metadata={**said, "kind": kind, "default": default if key is None else key})
+    return field(default=default, metadata={**said, "kind": kind, "of": of, "default": default if key is None else key})
 
 
 def keys_of(section: str, rules: type) -> tuple[Key, ...]:
@@ -73,5 +75,6 @@ def keys_of(section: str, rules: type) -> tuple[Key, ...]:
 
 
 def _key_of(section: str, name: str, annotated: str, said: dict[str, Any]) -> Key:
+    del said["of"]
     kind = said.pop("kind") or ("choice" if said["choices"] else _KIND_OF_TYPE[annotated])
     return Key(f"{section}.{name}", kind, **said)

@@ -5,11 +5,11 @@ A field is declared once: default, unit, meaning, and the protocols that read it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ..core.errors import UsageError
-from ..core.keys import Key
+from ..core.keys import Key, keys_of, rule
 from ..core.units import NS_PER_S
 
 PULL, PUSH = "pull", "push"
@@ -21,70 +21,56 @@ BY_DISCIPLINE = {"token-budget": PULL, "prefill-first": PUSH}
 """What each scheduler's own engine does: protocol = auto."""
 
 
-def _key(kind: str, default: Any, unit: str, meaning: str, of: tuple[str, ...] = (), **more: Any) -> Any:
-    """A field that is a key. of: the protocols that read it; () = both."""
-    return field(default=default, metadata={"kind": kind, "unit": unit, "meaning": meaning, "of": of, **more})
-
-
 @dataclass(frozen=True)
 class PairSettings:
     """`[pd]`, checked by check_pairs."""
 
-    prefill: int = _key("engines", 0, "engines", "that prefill; 0 = all engines do both", low=0, high=4096)
-    decode: int = _key("engines", 0, "engines", "that decode; 0 = all engines do both", low=0, high=4096)
-    protocol: str = _key(
-        "choice", "auto", "", "who moves the KV; auto = as the scheduler's engine does", choices=("auto", PULL, PUSH)
-    )
-    transfer: str = _key(
-        "choice",
+    prefill: int = rule(0, "engines", "that prefill; 0 = all engines do both", low=0, high=4096, kind="engines")
+    decode: int = rule(0, "engines", "that decode; 0 = all engines do both", low=0, high=4096, kind="engines")
+    protocol: str = rule("auto", "", "who moves the KV; auto = as the scheduler's engine does", ("auto", PULL, PUSH))
+    transfer: str = rule(
         "auto",
         "",
         "whole: once a prompt is computed; chunk, layer: as it is computed; auto = whole under pull, chunk under push",
-        choices=("auto", "whole", "chunk", "layer"),
+        ("auto", "whole", "chunk", "layer"),
     )
-    first_token: str = _key(
-        "choice",
+    first_token: str = rule(
         "decode",
         "",
         "which side hands out the first token; prefill: the transfer is a gap between two tokens",
-        choices=("prefill", "decode"),
+        ("prefill", "decode"),
     )
-    failure: str = _key(
-        "choice",
+    failure: str = rule(
         "fail",
         "",
         "a transfer that failed ends its request, or its prompt is computed on the decode side",
-        (PULL,),
-        choices=("fail", "recompute"),
+        ("fail", "recompute"),
+        of=(PULL,),
     )
-    lease_s: float = _key("float", 30.0, "s", "that a computed prompt waits to be read", (PULL,), low=0.001)
-    heartbeat_s: float = _key(
-        "float", 0.0, "s", "between signs that a prompt is still wanted; 0 = lease / 6", (PULL,), low=0
+    lease_s: float = rule(30.0, "s", "that a computed prompt waits to be read", low=0.001, of=(PULL,))
+    heartbeat_s: float = rule(0.0, "s", "between signs that a prompt is still wanted; 0 = lease / 6", low=0, of=(PULL,))
+    bootstrap_timeout_s: float = rule(
+        300.0, "s", "from a request's arrival to the decode side's memory for it", low=0.001, of=(PUSH,)
     )
-    bootstrap_timeout_s: float = _key(
-        "float", 300.0, "s", "from a request's arrival to the decode side's memory for it", (PUSH,), low=0.001
-    )
-    bootstrap_until: str = _key(
-        "choice",
+    bootstrap_until: str = rule(
         "memory",
         "",
         "what the bootstrap time-out waits for: memory on the decode side, as SGLang does, or its answer alone",
-        (PUSH,),
-        choices=("memory", "connection"),
+        ("memory", "connection"),
+        of=(PUSH,),
     )
-    transfer_timeout_s: float = _key(
-        "float", 300.0, "s", "from the decode side's memory to the end of the transfer", (PUSH,), low=0.001
+    transfer_timeout_s: float = rule(
+        300.0, "s", "from the decode side's memory to the end of the transfer", low=0.001, of=(PUSH,)
     )
-    reserved_decode_tokens: int = _key(
-        "int", 512, "tokens", "kept free for each request that decodes or will", (PUSH,), low=0
+    reserved_decode_tokens: int = rule(
+        512, "tokens", "kept free for each request that decodes or will", low=0, of=(PUSH,)
     )
-    preallocated_requests: int = _key(
-        "int",
+    preallocated_requests: int = rule(
         -1,
         "requests",
         "that may hold memory beside the running ones; -1 = twice the running ones up to 32, else 0",
-        (PUSH,),
         low=-1,
+        of=(PUSH,),
     )
 
     fault: tuple[dict[str, Any], ...] = ()
@@ -167,20 +153,8 @@ class PairRules:
     faults: tuple[Fault, ...] = ()
 
 
-_OWN_KEYS = (
-    Key(
-        f"pd.{f.name}",
-        f.metadata["kind"],
-        f.default,
-        f.metadata["unit"],
-        f.metadata["meaning"],
-        **{name: value for name, value in f.metadata.items() if name in ("choices", "low", "high")},
-    )
-    for f in fields(PairSettings)
-    if f.metadata
-)
 PAIR_KEYS: tuple[Key, ...] = (
-    *_OWN_KEYS,
+    *keys_of("pd", PairSettings),
     Key("pd.fault", "tables", [], "", "[[pd.fault]]: kind, at_s, for_s, and which link (prefill, decode); docs/pd.md"),
     Key("links.kv.gb_per_s", "float", 50.0, "GB/s", "of a prefill engine's link to a decode engine", low=0, high=1e6),
     Key("links.kv.latency_us", "float", 10.0, "us", "before the first byte of a transfer", low=0),

@@ -5,11 +5,10 @@ A field is declared once: default, unit, meaning, and the policies that read it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 from ..core.errors import UsageError
-from ..core.keys import Key
+from ..core.keys import keys_of, rule
 
 POLICIES = {
     "round-robin": "one engine after the other",
@@ -39,90 +38,79 @@ _USUAL_BELIEF = {"kv-aware": "events", "oracle": "truth"}
 """What belief = auto is; elsewhere own."""
 
 
-def _key(kind: str, default: Any, unit: str, meaning: str, of: tuple[str, ...] = (), **more: Any) -> Any:
-    """A field that is a key. of: the policies that read it; () = all."""
-    return field(default=default, metadata={"kind": kind, "unit": unit, "meaning": meaning, "of": of, **more})
-
-
 @dataclass(frozen=True)
 class RouterSettings:
     """`[router]`, checked by check_router."""
 
-    policy: str = _key(
-        "choice-or-function", "round-robin", "", "which engine gets a request (`kvbench list`)", choices=tuple(POLICIES)
+    policy: str = rule(
+        "round-robin", "", "which engine gets a request (`kvbench list`)", tuple(POLICIES), kind="choice-or-function"
     )
-    routers: int = _key("int", 1, "routers", "that take turns and do not know of each other", low=1, high=64)
-    decide_us: float = _key("float", 0.0, "us", "that a decision takes", low=0)
-    hash_us_per_token: float = _key("float", 0.0, "us", "that a decision takes per prompt token", low=0)
-    refresh_ms: float = _key("float", 0.0, "ms", "between two reports of load; 0 = as it is now", _REPORTED, low=0)
-    load: str = _key(
-        "choice",
+    routers: int = rule(1, "routers", "that take turns and do not know of each other", low=1, high=64)
+    decide_us: float = rule(0.0, "us", "that a decision takes", low=0)
+    hash_us_per_token: float = rule(0.0, "us", "that a decision takes per prompt token", low=0)
+    refresh_ms: float = rule(0.0, "ms", "between two reports of load; 0 = as it is now", low=0, of=_REPORTED)
+    load: str = rule(
         "own",
         "",
         "own: what the router has in flight there; reported: what the engines say",
-        (*_BY_LOAD, "predicted-ttft"),
-        choices=("own", "reported"),
+        ("own", "reported"),
+        of=(*_BY_LOAD, "predicted-ttft"),
     )
-    load_by: str = _key(
-        "choice",
+    load_by: str = rule(
         "requests",
         "",
         "what load is: requests, prompt tokens not computed yet, or the share of KV in use",
-        _BY_LOAD,
-        choices=("requests", "queued-tokens", "kv"),
+        ("requests", "queued-tokens", "kv"),
+        of=_BY_LOAD,
     )
-    belief: str = _key(
-        "choice",
+    belief: str = rule(
         "auto",
         "",
         "what is cached where: own decisions, the engines' events, or the truth; auto = as the policy's model does",
-        _BELIEVERS,
-        choices=("auto", "own", "events", "truth"),
+        ("auto", "own", "events", "truth"),
+        of=_BELIEVERS,
     )
-    events_delay_ms: float = _key("float", 0.0, "ms", "from a change of a cache to the router", _BELIEVERS, low=0)
-    events_lost: float = _key("float", 0.0, "share", "of the events that never come", _BELIEVERS, low=0, high=1)
-    hears_loss: bool = _key("bool", True, "", "an engine that restarts is believed to be empty", _BELIEVERS)
-    block_tokens: int = _key(
-        "int", 0, "tokens", "in a block of what is believed; 0 = the engines'", (*_BELIEVERS, "prefix-hash"), low=0
+    events_delay_ms: float = rule(0.0, "ms", "from a change of a cache to the router", low=0, of=_BELIEVERS)
+    events_lost: float = rule(0.0, "share", "of the events that never come", low=0, high=1, of=_BELIEVERS)
+    hears_loss: bool = rule(True, "", "an engine that restarts is believed to be empty", of=_BELIEVERS)
+    block_tokens: int = rule(
+        0, "tokens", "in a block of what is believed; 0 = the engines'", low=0, of=(*_BELIEVERS, "prefix-hash")
     )
-    tree_tokens: int = _key(
-        "int", 1 << 24, "tokens", "believed of an engine after own decisions are trimmed", _BELIEVERS, low=1
+    tree_tokens: int = rule(
+        1 << 24, "tokens", "believed of an engine after own decisions are trimmed", low=1, of=_BELIEVERS
     )
-    evict_interval_s: float = _key("float", 60.0, "s", "between two trims", _BELIEVERS, low=0.001)
-    ttl_s: float = _key("float", 0.0, "s", "that an own decision is believed; 0 = for ever", _BELIEVERS[1:], low=0)
-    assign: str = _key(
-        "choice",
+    evict_interval_s: float = rule(60.0, "s", "between two trims", low=0.001, of=_BELIEVERS)
+    ttl_s: float = rule(0.0, "s", "that an own decision is believed; 0 = for ever", low=0, of=_BELIEVERS[1:])
+    assign: str = rule(
         "ring",
         "",
         "of a session: a hash on a ring or modulo, or where it was first: the least loaded, the fewest sessions",
-        ("session",),
-        choices=("ring", "modulo", "sticky", "sticky-fewest"),
+        ("ring", "modulo", "sticky", "sticky-fewest"),
+        of=("session",),
     )
-    ring_points: int = _key(
-        "int", 160, "points", "of an engine on a ring", ("session", "prefix-hash"), low=1, high=65536
+    ring_points: int = rule(160, "points", "of an engine on a ring", low=1, high=65536, of=("session", "prefix-hash"))
+    prefix_tokens: int = rule(256, "tokens", "of the prompt's start that are hashed", low=1, of=("prefix-hash",))
+    bound: float = rule(1.25, "", "times the mean load is too much", low=1, of=("prefix-hash",))
+    min_match_tokens: int = rule(
+        0, "tokens", "of a prompt known somewhere that are enough", low=0, of=("longest-prefix",)
     )
-    prefix_tokens: int = _key("int", 256, "tokens", "of the prompt's start that are hashed", ("prefix-hash",), low=1)
-    bound: float = _key("float", 1.25, "", "times the mean load is too much", ("prefix-hash",), low=1)
-    min_match_tokens: int = _key(
-        "int", 0, "tokens", "of a prompt known somewhere that are enough", ("longest-prefix",), low=0
+    match_threshold: float = rule(
+        0.3, "share", "of a prompt known there that is enough (older: 0.5)", low=0, high=1, of=("cache-aware",)
     )
-    match_threshold: float = _key(
-        "float", 0.3, "share", "of a prompt known there that is enough (older: 0.5)", ("cache-aware",), low=0, high=1
+    balance_abs: float = rule(
+        64.0, "requests", "loads apart by more, and by balance_rel, are uneven", low=0, of=("cache-aware",)
     )
-    balance_abs: float = _key(
-        "float", 64.0, "requests", "loads apart by more, and by balance_rel, are uneven", ("cache-aware",), low=0
-    )
-    balance_rel: float = _key("float", 1.5, "", "times the least load", ("cache-aware",), low=0)
-    credit: float = _key("float", 1.0, "", "of a cached block in the cost of prefill", ("kv-aware",), low=0)
-    credit_decay: float = _key("float", 0.0, "", "how fast credit falls with the backlog", ("kv-aware",), low=0)
-    prefill_scale: float = _key("float", 1.0, "", "of the cost of prefill", ("kv-aware",), low=0)
-    active_weight: float = _key("float", 0.0, "blocks", "that a live request costs besides", ("kv-aware",), low=0)
-    temperature: float = _key("float", 0.0, "", "of a draw by cost; 0 = the least cost", ("kv-aware",), low=0)
-    weight_queue: float = _key("float", 2.0, "", "of the score of waiting requests", ("scorers",), low=0)
-    weight_kv: float = _key("float", 2.0, "", "of the score of KV in use", ("scorers",), low=0)
-    weight_prefix: float = _key("float", 3.0, "", "of the score of the prefix", ("scorers",), low=0)
-    weight_requests: float = _key("float", 0.0, "", "of the score of own requests in flight", ("scorers",), low=0)
-    seed: int = _key("int", -1, "", "of what is drawn; -1 is `seed`", _DRAWING, low=-1)
+    balance_rel: float = rule(1.5, "", "times the least load", low=0, of=("cache-aware",))
+    credit: float = rule(1.0, "", "of a cached block in the cost of prefill", low=0, of=("kv-aware",))
+    credit_decay: float = rule(0.0, "", "how fast credit falls with the backlog", low=0, of=("kv-aware",))
+    prefill_scale: float = rule(1.0, "", "of the cost of prefill", low=0, of=("kv-aware",))
+    active_weight: float = rule(0.0, "blocks", "that a live request costs besides", low=0, of=("kv-aware",))
+    temperature: float = rule(0.0, "", "of a draw by cost; 0 = the least cost", low=0, of=("kv-aware",))
+    weight_queue: float = rule(2.0, "", "of the score of waiting requests", low=0, of=("scorers",))
+    weight_kv: float = rule(2.0, "", "of the score of KV in use", low=0, of=("scorers",))
+    weight_prefix: float = rule(3.0, "", "of the score of the prefix", low=0, of=("scorers",))
+    weight_requests: float = rule(0.0, "", "of the score of own requests in flight", low=0, of=("scorers",))
+    seed: int = rule(-1, "", "of what is drawn; -1 is `seed`", low=-1, of=_DRAWING)
 
     @property
     def is_own_file(self) -> bool:
@@ -142,17 +130,7 @@ def load_of(settings: RouterSettings) -> str:
     return "reported" if settings.policy in ("oracle", "scorers") else settings.load
 
 
-ROUTER_KEYS: tuple[Key, ...] = tuple(
-    Key(
-        f"router.{f.name}",
-        f.metadata["kind"],
-        f.default,
-        f.metadata["unit"],
-        f.metadata["meaning"],
-        **{name: value for name, value in f.metadata.items() if name in ("choices", "low", "high")},
-    )
-    for f in fields(RouterSettings)
-)
+ROUTER_KEYS = keys_of("router", RouterSettings)
 
 
 def readers(name: str) -> tuple[str, ...]:
