@@ -39,7 +39,7 @@ STATES = {
 
 
 def draw_pair(rng: Generator, settings: EngineSettings, tables: CostTables) -> Fleet:
-    """One to three engines on each side with memory of their own, a link, time-outs, faults, deaths."""
+    """One to three engines on each side, as large as one another, a link, time-outs, faults, deaths."""
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(0, len(values)))]
@@ -51,10 +51,11 @@ def draw_pair(rng: Generator, settings: EngineSettings, tables: CostTables) -> F
         "reserved_decode_tokens": one_of(0, 2, 20),
         "preallocated_requests": one_of(0, 4),
     }
+    blocks = [int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)) for _ in range(2)]
     members = []
     for number in range(num_prefill + num_decode):
         decodes = number >= num_prefill
-        cache = replace(settings.cache, num_blocks=int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)))
+        cache = replace(settings.cache, num_blocks=blocks[int(decodes)])
         if decodes and push:
             cache = replace(cache, kind="none", eviction="lru")
         role: dict[str, Any] = {"role": "decode", **more} if decodes else {"role": "prefill"}
