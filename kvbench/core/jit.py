@@ -50,6 +50,7 @@ _JITTED_ROOMS = (
     "pairs",
     "cluster",
     "measured",
+    "verify",
     "offline",
 )
 """Rooms whose code may end up in machine code; a test compares this with where `core.jit` is imported."""
