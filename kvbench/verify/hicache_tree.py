@@ -37,6 +37,11 @@ def _take(pool: Any, pages: Any, count: int) -> None:
 
 
 @entry
+def _take_out(tree: Any, pool: Any, node: int) -> None:
+    radix.unhang(tree, pool, node)
+
+
+@entry
 def _give(pool: Any, pages: Any) -> None:
     ring_give(pool, pages, np.int64(0), np.int64(pages.size))
 
@@ -276,7 +281,7 @@ class HiTree:
 
     def _unhang(self, node: Node) -> None:
         above = self.parent(node)
-        radix.unhang(self.tree, self.nobody, node)
+        _take_out(self.tree, self.nobody, np.int64(node))
         if above > 0:
             self.nodes[above, CHILDREN] -= 1
 
