@@ -37,7 +37,7 @@ def _take(pool: Any, pages: Any, count: int) -> None:
 
 
 @entry
-def _take_out(tree: Any, pool: Any, node: int) -> None:
+def _take_out(tree: Any, pool: Any, node: Any) -> None:
     radix.unhang(tree, pool, node)
 
 
