@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FREE = "nothing"
+FREE = "no memory, device or quality"
 QUALITY = "quality of the answers: measure it"
 MARGIN = "the margin of memory for peaks"
 

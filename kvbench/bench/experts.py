@@ -113,7 +113,7 @@ def expert_report(simulation: LockstepSimulation) -> ExpertReport:
         steps_of=steps,
         moves=moves,
         layers=tuple(_layer_rows(mixture)),
-        device_loads=np.array(r.loads[: len(steps)], np.int64).reshape(len(steps), -1),
+        device_loads=np.array(r.loads[: len(steps)], np.int64).reshape(len(steps), -1 if steps else 0),
         streams=tuple(StreamRow(*kind, *found) for kind, found in sorted(mixture.gains.items())),
         notes=mixture.balancer.notes(),
     )

@@ -60,6 +60,11 @@ def check_pair_keys(config: Config) -> None:
         "cache.copy_on_write": True,
         "cache.backup": True,
     }
+    host = next((n for n in ("ratio", "blocks", "bytes") if config[f"tiers.host.{n}"]), "")
+    if host:
+        raise UsageError(
+            f"{config.where[f'tiers.host.{host}']}: tiers.host.{host} does not go with pd.prefill and pd.decode engines"
+        )
     for name, value in wrong.items():
         if config[name] == value:
             raise UsageError(

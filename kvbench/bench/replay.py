@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.config import Config
+from ..core.errors import UsageError
 from ..core.requests import Requests
 from ..offline.fleet import replay_fleet
 from ..offline.replay import replay_cache
@@ -12,6 +13,7 @@ from ..offline.shared import Offline
 from ..workload.build import build_workload
 from .configure import Configured
 from .fleet_engines import fleet_of
+from .pairs import is_paired
 from .step_times import step_costs
 from .system import System, build_system
 
@@ -19,6 +21,8 @@ from .system import System, build_system
 def replay(configured: Configured) -> dict[str, Any]:
     """Hit rates, each with its bounds, and counts of the workload, in order of arrival. UsageError as `run`."""
     system = build_system(configured.config)
+    if is_paired(system.asked):
+        raise UsageError("--cache-only leads requests through one cache; set pd.prefill and pd.decode to 0")
     requests, _ = build_workload(system.config.tree())
     requests.check()
     return replay_system(offline_view(requests, system.config), system)

@@ -55,6 +55,7 @@ def parts_of(
     has_stage = np.array([s.output_ns_per_token > 0 for s in settings])[engine]
     detokenize = np.where(status == FINISHED, np.where(has_stage, q["finish"] - q["last_token"], detokenize_ns), 0)
     waited = sum(waits.values(), np.zeros(status.size, np.int64))
+    before = np.minimum(before, np.maximum(end - q["arrival"] - waited, 0))  # of one that ended while it was tokenised
     queue = np.where(ran, q["scheduled"], end) - q["arrival"] - before - waited
     known = [
         before + detokenize,
@@ -65,11 +66,21 @@ def parts_of(
         spent[:, AGAIN],
     ]
     parts = np.stack([*known, end - q["arrival"] - sum(known) - waited, *waits.values()], axis=1)
+    _cut_at_the_end(parts, status)
     names = (*PARTS, *waits)
     if fetch is not None:
         parts, names = _with_fetch(parts, fetch), (*names, "fetch")
     parts[(status == PARTIAL) | (end == NEVER)] = NEVER
     return Parts(names, parts, before + waited)
+
+
+def _cut_at_the_end(parts: I64, status: I64) -> None:
+    """Of a sequence that was given up: a prefill that went on after its end is not its own time."""
+    prefill, rest = PARTS.index("prefill"), PARTS.index("transfer")
+    beyond = np.where(status == FINISHED, 0, np.maximum(-parts[:, rest], 0))
+    beyond = np.minimum(beyond, parts[:, prefill])
+    parts[:, prefill] -= beyond
+    parts[:, rest] += beyond
 
 
 def _with_fetch(parts: I64, fetch: Fetch) -> I64:

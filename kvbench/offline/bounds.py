@@ -45,12 +45,15 @@ class Forks:
 
 
 def run_bounds(simulation: Simulation) -> HitBounds:
-    """Bounds on the prompt tokens that a run found, sequences that asked for none left out."""
+    """Bounds on the prompt tokens that a run found, sequences that asked for none left out: of all tiers together."""
     requests, settings, admissions = simulation.requests, simulation.settings, simulation.admissions()
-    bt = settings.block_tokens
-    reuses = find_reuses(simulation.block_keys(), visits_of(requests, admissions, bt, settings.cache.state))
+    bt, tiers = settings.block_tokens, settings.tiers
+    states = [settings.cache.state, *([tiers.state, tiers.store.state] if tiers.on else [])]
+    state = max(states, key=("cold", "prefilled", "warm").index)  # a bound: of the tier that knows most
+    reuses = find_reuses(simulation.block_keys(), visits_of(requests, admissions, bt, state))
     forks = forks_of(requests, settings)
-    blocks = sum(engine.cache.num_blocks for engine in simulation.fleet.settings)
+    blocks = sum(engine.cache.num_blocks + engine.tiers.host_blocks for engine in simulation.fleet.settings)
+    blocks += tiers.store.blocks if tiers.on else 0
     (bounds,) = token_bounds(reuses, in_order(admissions), forks, bt, [blocks])
     return bounds
 

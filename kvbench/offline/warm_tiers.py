@@ -52,6 +52,8 @@ def _visit(e, t, tier, order, tokens):
         first[q.request[seq] + 1] = seq + 1
     for request in order:
         for seq in range(first[request], first[request + 1]):
+            if q.output[seq] == 0:  # refused, or longer than any table
+                continue
             known = tokens[request] if t.outputs else min(tokens[request], q.prompt[seq])
             _write(e, t, tier, seq, known // bt)
     for i in range(tier.counters.size):

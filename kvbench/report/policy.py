@@ -74,10 +74,15 @@ def policy_markdown(found: Comparison) -> str:
     return "\n".join([*lines, "", sentence(found), *without])
 
 
+_IDLE = ("nothing was evicted; run more requests, or lower cache.blocks", "every request went the same way; run more")
+
+
 def sentence(found: Comparison) -> str:
     """Where the user's own stands."""
     own, best = next(row for row in found.rows if row.policy == found.own), found.ranked[0]
     name, of = _name(found.own), f"of {len(found.rows)}"
+    if all(row.figures == own.figures for row in found.rows):
+        return f"No policy differs from another: {_IDLE[found.key == ROUTERS]}."
     if found.key == ROUTERS:
         return f"{name} is number {found.place} {of}: its TTFT p99 is {found.behind(own):.2f} times the best one's."
     if best is own:

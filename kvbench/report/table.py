@@ -181,10 +181,16 @@ def _bounds(s: Summary) -> list[tuple[str, str]]:
     return [
         (
             "at most",
-            f"{_percent(s['hit_rate_optimum'])} in {_decimal(s['blocks'], 0)} blocks with the future known (a bound), "
+            f"{_percent(s['hit_rate_optimum'])} in {_bounded(s)} with the future known (a bound), "
             f"{_percent(s['hit_rate_infinite'])} in an infinite cache",
         )
     ]
+
+
+def _bounded(s: Summary) -> str:
+    """The memory that the bound is of."""
+    blocks = f"{_decimal(s['blocks'], 0)} blocks"
+    return f"{blocks} and the tiers behind them" if "host_blocks" in s.scalars else blocks
 
 
 def _sharing(record: RunRecord) -> list[tuple[str, str]]:

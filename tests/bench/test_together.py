@@ -1,0 +1,63 @@
+"""Mechanisms beside each other: what does not go together is one line, what does keeps its books."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from kvbench.bench.configure import configure
+from kvbench.bench.run import run
+from kvbench.cli import call
+
+PAIR = ("pd.prefill=1", "pd.decode=1")
+
+
+def options(*keys: str) -> list[str]:
+    return [word for key in keys for word in ("--set", key)]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["chat", *options(*PAIR, "tiers.host.ratio=1")], "tiers.host.ratio does not go with pd.prefill"),
+        (["chat", *options(*PAIR), "--cache-only"], "--cache-only leads requests through one cache"),
+        (["tiers", *options("tiers.storage.bytes=99999999999999999999")], "must be at most 1e+15 bytes"),
+        (
+            ["chat", *options("lengths.prompt=1500", "sessions.turns=1", "cache.blocks=60", "sharing.groups=0",
+                              "tiers.host.blocks=500", "tiers.host.state=warm")],
+            "exceed the cache (60 blocks",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(line, said, capsys):
+    assert call(["run", *line, "--num-prompts", "3", "-q"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("keys", [("tiers.host.state=warm",), ("tiers.storage.blocks=40000", "cache.blocks=1000")])
+def test_no_run_finds_more_than_its_bound_in_all_tiers_together(keys):
+    changes = [("--set", key) for key in ("num_prompts=12", "tiers.host.ratio=1", *keys)]
+    summary = run(configure("tiers", changes=changes)).record.summary
+    assert 0 < summary["hit_rate"] <= summary["hit_rate_optimum"] <= summary["hit_rate_infinite"] <= 1
+
+
+def test_experts_that_nobody_asked_are_a_report(capsys):
+    keys = options("arrivals.cancel_share=1", "arrivals.cancel_after_s=0")
+    line = ["run", "batch-offline", "--num-prompts", "3", "--model", "olmoe-1b-7b", "--dp", "2", "--ep", "2", *keys]
+    assert call([*line, "-q"]) == 0
+    assert "3 cancelled" in capsys.readouterr().out
+
+
+def test_no_part_of_a_time_is_negative_whoever_gives_up(tmp_path):
+    keys = options("pd.prefill=1", "pd.decode=1", "arrivals.cancel_share=0.6", "arrivals.cancel_after_s=0.05")
+    line = ["run", "summarise-long", "--num-prompts", "12", "--preset", "sglang", *keys, "-q"]
+    assert call([*line, "-o", str(tmp_path / "run")]) == 0
+    with (tmp_path / "run" / "requests.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {"cancelled", "finished"} <= {row["status"] for row in rows}
+    for row in rows:
+        parts = [float(value) for name, value in row.items() if name.startswith("time_") and value]
+        assert min(parts) >= 0, row
