@@ -6,7 +6,8 @@ sglang_scheduler), what a step costs (cost).
 
 Times are ints of nanoseconds. The client acts at an event's own time (`at`), also within a step; the engine sees it at
 the end of the step (`now`). At one instant arrivals come before tokenised sequences, these before places that become
-free, these before cancels; then the order in which the events came to be known.
+free, these before cancels, these before places that become free since an engine has seen to a cancel; then the order in
+which the events came to be known.
 """
 
 import heapq
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from .cost import HOST, Step
 from .timed import Sequence
 
-ARRIVAL, READY, LAST_TOKEN_OUT, CANCEL = 0, 1, 4, 5
+ARRIVAL, READY, LAST_TOKEN_OUT, CANCEL, GIVEN_UP = 0, 1, 4, 5, 6
 NUM_EMPTY_PLANS = 4  # more of them in a row, and nothing will come of it at this instant
 
 
@@ -138,6 +139,7 @@ class TimedEngine:
             READY: self._enqueue,
             LAST_TOKEN_OUT: self._free_place,
             CANCEL: self._cancel,
+            GIVEN_UP: self._free_place,
         }
         self._held = deque()
         self._num_in_flight = 0
@@ -343,16 +345,16 @@ class TimedEngine:
         elif row.state == "in engine":
             row.is_cancelled = True
             if self.scheduler.cancel(row.number):
-                self._end(row, "cancelled", self.now)
+                self._end(row, "cancelled", self.now, leaves=GIVEN_UP)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
-    def _end(self, row, state, when, was_in_flight=True):
+    def _end(self, row, state, when, was_in_flight=True, leaves=LAST_TOKEN_OUT):
         """Under a cap the client keeps the place of a sequence until it has its last token."""
         row.finish_ns = when + (self._delay if state == "finished" else 0)
         row.state = state
         if was_in_flight and self.options.concurrency:
-            self._push(row.finish_ns, LAST_TOKEN_OUT, row)
+            self._push(row.finish_ns, leaves, row)
         self._decoding.discard(row.number)
         self._ended.append(row)
 
