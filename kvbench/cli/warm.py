@@ -7,6 +7,7 @@ import time
 import click
 
 from ..core.errors import EXIT_OK
+from .output import say
 from .progress import ProgressBar
 
 
@@ -17,13 +18,15 @@ def warm_command(kind: str, quiet: bool) -> int:
     """Compile for this machine now, so that no first run has to: in an image, or before a job in CI.
 
     engine: runs and replays of the vllm and sglang presets, with and without overlap. measured: a model on this
-    machine. all: these, forks, checks, faults and kernels. Compiled code is kept in NUMBA_CACHE_DIR, else in
+    machine. all: these, forks, checks, faults (fleets, tiers and pairs among them) and kernels. Compiled code is kept in NUMBA_CACHE_DIR, else in
     kvbench/jit in the user's cache folder, for this version and CPU; a second call finds it there.
     """
     from ..bench.warm import KINDS, warm
     from ..core.jit import CACHE_DIR, PLAIN
 
     begin = time.perf_counter()
+    if not quiet:
+        say(f"compiling what {len(KINDS[kind])} commands call, {len(KINDS[kind]) // 3} minutes or so on two cores")
     with ProgressBar(quiet, "commands") as progress:
         warm(KINDS[kind], progress)
     if not quiet:
