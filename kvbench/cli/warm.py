@@ -18,8 +18,9 @@ def warm_command(kind: str, quiet: bool) -> int:
     """Compile for this machine now, so that no first run has to: in an image, or before a job in CI.
 
     engine: runs and replays of the vllm and sglang presets, with and without overlap. measured: a model on this
-    machine. all: these, forks, checks, faults (fleets, tiers and pairs among them) and kernels. Compiled code is kept in NUMBA_CACHE_DIR, else in
-    kvbench/jit in the user's cache folder, for this version and CPU; a second call finds it there.
+    machine. all: these, forks, checks, faults (fleets, tiers and pairs among them) and kernels. Compiled code is kept
+    in NUMBA_CACHE_DIR, else in kvbench/jit in the user's cache folder, for this version and CPU; a second call finds it
+    there.
     """
     from ..bench.warm import KINDS, warm
     from ..core.jit import CACHE_DIR, PLAIN
