@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from .options import RunCommand, check_target, configuration_options, configured, force_option
 from .output import STDOUT, changes_of, quiet_compiler, say, write_files
 from .progress import ProgressBar
@@ -138,7 +138,18 @@ def _run(configuration: Configured, parameters: dict[str, Any]) -> int:
         _write_timeline(Path(parameters["timeline"]), result, quiet)
     if parameters["verbose"]:
         say(_times(result))
-    return EXIT_OK if result.record.complete else _interrupted(result, folder)
+    if not result.record.complete:
+        return _interrupted(result, folder)
+    return EXIT_FAILED if _nothing_measured(result) else EXIT_OK
+
+
+def _nothing_measured(result: Result) -> bool:
+    """Every sequence failed: said whatever is quiet, so that no script takes it for a result."""
+    statuses = result.record.summary.statuses
+    failed = set(statuses) == {"failed"}
+    if failed:
+        say(f"nothing was measured: all {statuses['failed']:,} sequences failed")
+    return failed
 
 
 def _regret(configuration: Configured, result: Result, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,9 @@ def fleet_figures(
                 hit_rate=count.matched_tokens / asked if asked else None,
                 output_tokens=int(journal.output_tokens[own].sum()),
                 steps=count.num_steps,
-                busy_share=count.busy_ns / end if end else 0.0,
+                busy_share=min(count.busy_ns / end, 1.0)
+                if end
+                else 0.0,  # a step that a restart cut short is counted whole
                 queue_p50_ms=_ms(queue.p50),
                 queue_p99_ms=_ms(queue.p99),
                 ttft_p50_ms=_ms(ttft.p50),

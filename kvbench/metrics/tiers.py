@@ -74,8 +74,8 @@ def tier_scalars(journal: Journal, counters: Counters, wall_ns: int) -> Scalars:
         "write_amplification": (t.bytes_down / new_bytes if new_bytes else None, "bytes written per byte of new KV"),
         "host_link_down_bytes": (t.bytes_down, "bytes"),
         "host_link_up_bytes": (t.bytes_up, "bytes"),
-        "host_link_down_busy": (t.busy_down_ns / wall_ns if wall_ns else None, "share of duration"),
-        "host_link_up_busy": (t.busy_up_ns / wall_ns if wall_ns else None, "share of duration"),
+        "host_link_down_busy": (_busy(t.busy_down_ns, wall_ns * counters.num_engines), "share of duration"),
+        "host_link_up_busy": (_busy(t.busy_up_ns, wall_ns * counters.num_engines), "share of duration"),
         "storage_blocks": (t.store_blocks, "blocks"),
         "storage_written_blocks": (t.stored, "blocks"),
         "prefetch_asked": (t.asked, "blocks"),
@@ -84,8 +84,8 @@ def tier_scalars(journal: Journal, counters: Counters, wall_ns: int) -> Scalars:
         "prefetch_wasted": (max(t.arrived - stored // max(t.block_tokens, 1), 0), "blocks"),
         "storage_link_down_bytes": (t.store_bytes_down, "bytes"),
         "storage_link_up_bytes": (t.store_bytes_up, "bytes"),
-        "storage_link_down_busy": (t.store_busy_down_ns / wall_ns if wall_ns else None, "share of duration"),
-        "storage_link_up_busy": (t.store_busy_up_ns / wall_ns if wall_ns else None, "share of duration"),
+        "storage_link_down_busy": (_busy(t.store_busy_down_ns, wall_ns), "share of duration"),
+        "storage_link_up_busy": (_busy(t.store_busy_up_ns, wall_ns), "share of duration"),
     }
     for name in SOURCES:
         d = summary.ttft[name]
@@ -94,3 +94,8 @@ def tier_scalars(journal: Journal, counters: Counters, wall_ns: int) -> Scalars:
             value = getattr(d, part)
             out[f"ttft_{name}_{part}"] = (None if value is None else value / NS_PER_MS, "ms")
     return out
+
+
+def _busy(busy_ns: int, wall_ns: int) -> float | None:
+    """Of the links' time while requests ran; what still lay queued at the end goes on behind it."""
+    return min(busy_ns / wall_ns, 1.0) if wall_ns else None

@@ -61,3 +61,16 @@ def test_no_part_of_a_time_is_negative_whoever_gives_up(tmp_path):
     for row in rows:
         parts = [float(value) for name, value in row.items() if name.startswith("time_") and value]
         assert min(parts) >= 0, row
+
+
+def test_a_link_is_busy_for_the_whole_run_at_most():
+    changes = [("--set", key) for key in ("num_prompts=20", "links.host.down=0.001")]
+    summary = run(configure("tiers", changes=changes)).record.summary
+    assert summary["host_link_down_busy"] == 1.0
+
+
+def test_a_run_in_which_all_fails_is_no_success(capsys):
+    drained = "fleet.event=[{kind='drain',engine=0},{kind='drain',engine=1}]"
+    line = ["run", "chat", "--num-prompts", "4", "--replicas", "2", *options(drained), "-q"]
+    assert call(line) == 1
+    assert "nothing was measured: all 4 sequences failed" in capsys.readouterr().err
