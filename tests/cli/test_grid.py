@@ -114,7 +114,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(no_matplotlib, arguments, messa
     assert message in err
 
 
-def test_automatic_sizes_reach_from_one_request_to_all(fake_engine, capsys):
+def test_automatic_sizes_reach_from_one_request_to_all(capsys):
     assert call(["run", "chat", *SMALL, "--cache-only", "--grid", "cache.blocks=auto", "--curve", "hit"]) == 0
     out = capsys.readouterr().out
     assert "hit ratio, % of prompt tokens" in out
