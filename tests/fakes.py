@@ -83,7 +83,7 @@ class FakeSimulation:
         done = np.flatnonzero(j.status == FINISHED)
         prompt = self.requests.prompt_tokens[done]
         one = np.ones(done.size, np.int64)
-        return Admissions(done, done, prompt, one, j.scheduled_ns[done], j.finish_ns[done], j.request_index)
+        return Admissions(done, done, prompt, one, j.scheduled_ns[done], j.finish_ns[done], one * 0, j.request_index)
 
     def block_keys(self) -> BlockKeys:
         return block_keys(self.requests, self.settings.block_tokens)

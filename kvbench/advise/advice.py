@@ -95,7 +95,7 @@ def advise(question: Question, progress: Progress) -> Advice:
         lines = [weigh(o, t) for o, t in _try(question, options, seeds, progress)]
         pairs = _pairs(options, lines, symptoms)
         lines += [weigh(o, t) for o, t in _try(question, pairs, seeds, progress)]
-        lines.sort(key=_rank)
+        lines = alike_as_one(sorted(lines, key=_rank))
     record = base[0].record
     assert record is not None
     return Advice(
@@ -203,7 +203,7 @@ def _line(
         promised=bool(question.promises) or any(_slo(one) for one in tried),
         keeps=not any(broken_by(one, _slo(one), KEPT_SHARE) for one in tried),
         effects=tuple(
-            Effect(c.metric, c.unit, c.baseline, c.candidate, c.ratio, c.low, c.high, c.verdict) for c in compared
+            Effect(c.metric, c.unit, c.baseline, c.candidate, c.ratio, c.low, c.high, _felt(c)) for c in compared
         ),
         harm=math.fsum(abs(math.log(c.ratio)) for c in worse if c.ratio),
         worse=tuple(f"{title_of(c.metric)} {100 * ((c.ratio or 1) - 1):+.1f} %" for c in worse),
@@ -227,8 +227,28 @@ def _verdict(aimed: Comparison | None) -> str:
     return aimed.verdict
 
 
+def _felt(c: Comparison) -> str:
+    """The verdict of a metric: what changes by less than anybody would turn a lever for is the same."""
+    small = c.ratio is not None and abs(c.ratio - 1) < SAME_WITHIN
+    return SAME if small and c.verdict in (BETTER, WORSE) else c.verdict
+
+
 def _is_worse(c: Comparison) -> bool:
-    return c.verdict == WORSE and c.ratio is not None and abs(c.ratio - 1) >= SAME_WITHIN
+    return _felt(c) == WORSE and c.ratio is not None
+
+
+def alike_as_one(lines: Sequence[LeverLine]) -> list[LeverLine]:
+    """Of changes that came to the very same figures the first, which names the others: they are one answer."""
+    first: dict[object, LeverLine] = {}
+    for line in lines:
+        seen = (line.devices, line.effects or line.changes)
+        if seen not in first:
+            first[seen] = line
+        elif line.lever == first[seen].lever:
+            first[seen] = replace(first[seen], alike=(*first[seen].alike, " ".join(line.changes)))
+        elif "+" not in line.lever:
+            first[line.changes] = line
+    return list(first.values())
 
 
 def _rank(line: LeverLine) -> tuple[float, ...]:

@@ -53,6 +53,7 @@ class Evidence:
     fetch       share of TTFT in which nothing is computed because KV is still on its way
     ranks_wait  share of the ranks' time that they wait for the slowest of each step
     cached      of prompt tokens: found, at most found in this memory, at most found in an endless one
+    routed      of prompt tokens: found at most by engines with endless memory of their own, as requests were routed
     """
 
     figures: dict[str, float]
@@ -72,6 +73,7 @@ class Evidence:
     fetch: float
     ranks_wait: float
     cached: tuple[float, float, float]
+    routed: float
 
     @property
     def needless(self) -> float:
@@ -112,6 +114,7 @@ def evidence_of(result: Result, system: System) -> Evidence:
         fetch=_share(sum(parts.get(name, 0) for name in ("transfer", "fetch")), first),
         ranks_wait=ranks_wait(ranks),
         cached=(found, optimum, endless),
+        routed=float(summary["hit_rate_routed"]) if "hit_rate_routed" in summary.scalars else endless,
     )
 
 

@@ -30,6 +30,20 @@ def host_tier(system: System, e: Evidence) -> list[Option]:
     return [Option("host tier", (f"tiers.host.ratio={size}",), "host memory and its link") for size in sizes]
 
 
+def storage_tier(system: System, e: Evidence) -> list[Option]:
+    """What leaves the host stays in a store that all engines reach: behind a slower link, and at first empty."""
+    config = system.config
+    if config["tiers.storage.blocks"] or config["tiers.storage.bytes"] or not e.needless:
+        return []
+    blocks, cost = int(20 * max(e["blocks"], 1)), "a store and its link"
+    if config["tiers.host.ratio"] or config["tiers.host.blocks"] or config["tiers.host.bytes"]:
+        return [Option("storage tier", (f"tiers.storage.blocks={blocks}",), cost)]
+    return [
+        Option("storage tier", (*host.changes, f"tiers.storage.blocks={blocks}"), f"{host.cost}, {cost}")
+        for host in host_tier(system, e)[:1]
+    ]
+
+
 def no_host_tier(system: System, e: Evidence) -> list[Option]:
     """Compute again rather than wait; or fetch only what is long."""
     if not system.config["tiers.host.ratio"]:
@@ -82,6 +96,18 @@ def expert_balance(system: System, e: Evidence) -> list[Option]:
         Option("EPLB", ("eplb.mode=static", spare), "memory of spare experts"),
         Option("EPLB", ("eplb.mode=dynamic-async", spare), "memory of spare experts, moves beside steps"),
     ]
+
+
+def streams(system: System, e: Evidence) -> list[Option]:
+    """A shared expert beside the routed ones; the exchange of half a step beside compute of the other."""
+    config, moe, found = system.config, system.deployment.model.moe, []
+    if moe is None or config["step_times"]:
+        return []
+    if moe.shared_width and config["streams.shared_expert"] == "off":
+        found.append(Option("shared expert's stream", ("streams.shared_expert=on",), "synchronisation in each layer"))
+    if config["ep"] > 1 and config["streams.two_batch"] == "off":
+        found.append(Option("two-batch overlap", ("streams.two_batch=on",), "weights are read twice"))
+    return found
 
 
 def more_engines(system: System, e: Evidence) -> list[Option]:

@@ -21,6 +21,8 @@ from .fleet_levers import (
     no_separation,
     router,
     separation,
+    storage_tier,
+    streams,
 )
 from .option import MARGIN, QUALITY, Option, one
 
@@ -171,14 +173,24 @@ def more_ranks(system: System, e: Evidence) -> list[Option]:
 
 OF_SYMPTOM: dict[str, tuple[Lever, ...]] = {
     "prefill-stalls": (smaller_chunks, shorter_prompt_parts, prefix_cache, separation),
-    "prefixes-again": (prefix_cache, router, eviction, more_memory, kv_type, host_tier, prefix_order, smaller_blocks),
+    "prefixes-again": (
+        prefix_cache,
+        router,
+        eviction,
+        more_memory,
+        kv_type,
+        host_tier,
+        storage_tier,
+        prefix_order,
+        smaller_blocks,
+    ),
     "memory-limits": (more_memory, kv_type, headroom, smaller_blocks, fewer_places, prefix_cache),
     "places-limit": (more_places,),
-    "idle-device": (overlap, graphs),
+    "idle-device": (overlap, graphs, streams),
     "kv-bandwidth": (kv_type,),
     "too-much-load": (larger_chunks,),
     "routing-imbalance": (router,),
-    "ranks-wait": (expert_balance,),
+    "ranks-wait": (expert_balance, streams),
     "transfers-exposed": (no_host_tier, no_separation),
 }
 """Symptom -> levers, the likeliest first."""

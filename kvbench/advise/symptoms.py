@@ -38,8 +38,10 @@ def prefill_stalls(e: Evidence) -> Symptom:
 
 
 def prefixes_again(e: Evidence) -> Symptom:
-    """Prompts are computed that an endless cache would have found; memory and policy apart."""
+    """Prompts are computed that an endless cache would have found; routing, memory and policy apart."""
     found, optimum, endless = e.cached
+    apart = min(max(e.routed, found), endless)
+    possible = min(max(optimum, found), apart)
     prefill = e.prefill + e.device
     signal = e.needless * prefill if endless - found >= 0.05 else 0.0
     return Symptom(
@@ -53,8 +55,9 @@ def prefixes_again(e: Evidence) -> Symptom:
             f"{percent(found)} of prompt tokens found, {percent(endless)} in an endless cache: "
             f"{percent(e.needless)} of those computed were needless",
             f"prefill and waiting for it are {percent(prefill)} of TTFT",
-            f"of the gap {percent(max(endless - optimum, 0))} points are memory, "
-            f"{percent(max(optimum - found, 0))} policy: {percent(optimum)} here with the future known",
+            (f"of the gap {percent(endless - apart)} points are routing, " if e["engines"] > 1 else "of the gap ")
+            + f"{percent(apart - possible)}{'' if e['engines'] > 1 else ' points are'} memory, "
+            f"{percent(possible - found)} policy: {percent(possible)} here with the future known",
         ),
     )
 

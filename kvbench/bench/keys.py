@@ -28,7 +28,7 @@ from ..workload.keys import PHASE_KEYS, WORKLOAD_KEYS
 DTYPES = tuple(WEIGHT_BYTES)
 DEALS = ("least-waiting", "round-robin", "shortest-queue", "fewest-tokens")
 KV_DTYPES = ("auto", *KV_BYTES)
-_CPU_KV = ("float32", "bf16", "int8")
+_CPU_KV = ("float32", "bf16", "int8", "int4")
 
 RUN_KEYS: tuple[Key, ...] = (
     Key("preset", "str", DEFAULT_PRESET, "", "rules of an engine and version (`kvbench list`)"),

@@ -70,6 +70,7 @@ class Admissions:
     prompt              (m,) tokens
     asked               (m,) 1 = it looked for its prompt in the cache; 0: it waited for that of another (copy on write)
     scheduled_ns, finish_ns   (m,) first admission, end; NEVER = has not ended
+    engine              (m,) that has it; of a request that was lost and sent again the last one
     request_of          (sequences,) the request of every sequence
     """
 
@@ -79,6 +80,7 @@ class Admissions:
     asked: I64
     scheduled_ns: I64
     finish_ns: I64
+    engine: I64
     request_of: I64
 
     def taken(self, order: I64) -> Admissions:
@@ -91,7 +93,7 @@ def admissions_of(engine: Engine) -> Admissions:
     """Of an engine in whatever state."""
     q = engine.seqs.read()
     admitted = np.flatnonzero(q["scheduled"] >= 0)
-    names = ("request", "prompt", "asked", "scheduled", "finish")
+    names = ("request", "prompt", "asked", "scheduled", "finish", "engine")
     return Admissions(admitted, *(q[name][admitted] for name in names), q["request"])
 
 

@@ -228,7 +228,9 @@ class HitBounds:
 
     infinite   nothing is ever evicted
     optimum    of this many blocks, with the future known
+    routed     nothing is ever evicted, but each engine has a cache of its own; None: one engine, or nobody knows
     """
 
     infinite: int
     optimum: int
+    routed: int | None = None

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UsageError
+from .packed import row_bytes
 
 LAYOUTS = ("NHD", "HND")
-KV_DTYPES = {"float32": np.float32, "bf16": np.uint16, "int8": np.int8}
-"""Name of a KV type -> what its elements are stored as: bf16 as the upper 16 bits of a float32."""
+KV_DTYPES = {"float32": np.float32, "bf16": np.uint16, "int8": np.int8, "int4": np.uint8}
+"""Name of a KV type -> what it is stored as: bf16 as the upper 16 bits of a float32, int4 as bytes, see `packed`."""
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
 MOST_BLOCK_TOKENS = 256
@@ -59,11 +60,16 @@ class KvShape:
 
     @property
     def data_shape(self) -> tuple[int, ...]:
-        """Axes: layer, block, K = 0 or V = 1, then token and head in the order of the layout, then the element."""
+        """Axes: layer, block, K = 0 or V = 1, then token and head in the order of the layout, then `row`."""
         inner = (self.block_tokens, self.num_kv_heads)
         if self.layout == "HND":
             inner = (self.num_kv_heads, self.block_tokens)
-        return (self.num_layers, self.num_blocks, 2, *inner, self.head_dim)
+        return (self.num_layers, self.num_blocks, 2, *inner, self.row)
+
+    @property
+    def row(self) -> int:
+        """Elements of data that hold one head's vector of one token: its channels, or bytes of int4 with its scales."""
+        return row_bytes(self.head_dim) if self.kv_dtype == "int4" else self.head_dim
 
     @property
     def scales_shape(self) -> tuple[int, ...]:
@@ -80,7 +86,7 @@ class KvShape:
     @property
     def strides(self) -> tuple[int, int, int, int]:
         """Elements of data from one block, K or V, head, token to the next."""
-        row = self.head_dim
+        row = self.row
         side = row * self.block_tokens * self.num_kv_heads
         if self.layout == "NHD":
             return 2 * side, side, row, row * self.num_kv_heads
@@ -98,7 +104,7 @@ class KvCache:
 
     shape: KvShape
     data: np.ndarray[Any, Any]
-    """`shape.data_shape`; float32, uint16 (bf16 bits) or int8."""
+    """`shape.data_shape`; float32, uint16 (bf16 bits), int8 or uint8 (int4)."""
     scales: np.ndarray[Any, Any]
     """`shape.scales_shape`, float32: an int8 element stands for itself times the scale of its token and head."""
 

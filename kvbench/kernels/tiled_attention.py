@@ -17,6 +17,7 @@ import math
 import numpy as np
 
 from ..core.jit import entry, inline, jit
+from .packed import load_channels
 from .products import PANEL, panel_product, strided_product
 from .simd import LANES, at, load, mul, pointer, splat, store
 from .split_attention import LOG2_E, LOWEST, Geometry, soften
@@ -98,12 +99,12 @@ def _copy_tile(kv, scales, table, begin, tokens, head, geometry, keys, values):
         if geometry.scaled:
             factor = splat(scales[scale])
         for d in range(0, head_dim, LANES):
-            store(keys, t * head_dim + d, mul(load(kv, key + d), factor))
+            store(keys, t * head_dim + d, mul(load_channels(at(kv, key), d), factor))
         if geometry.scaled:
             factor = splat(scales[scale + geometry.kv_heads * size])
         for d in range(0, head_dim, LANES):
             place = (d // PANEL * KEY_TOKENS + t) * PANEL + d % PANEL
-            store(values, place, mul(load(kv, key + geometry.side + d), factor))
+            store(values, place, mul(load_channels(at(kv, key + geometry.side), d), factor))
 
 
 @jit

@@ -18,12 +18,12 @@ from numba import types
 from numba.core.extending import intrinsic
 
 from ..core.jit import PLAIN, jit
+from .packed import ask_for_channel, floats_of, line_of, reader_of, row_bytes, unpacked
 from .simd import (
     F32,
     I32,
     I64,
     LANES,
-    ask_for,
     at,
     count_up,
     element,
@@ -35,7 +35,6 @@ from .simd import (
 )
 
 HEADS_AT_ONCE = 4
-LINE_BYTES = 64
 
 _FLOATS, _INTEGERS = types.CPointer(types.float32), types.CPointer(types.int64)
 
@@ -44,10 +43,6 @@ def padded_group(group: int) -> int:
     """Heads that scratch holds for a group: whole fours, then 1, 2 or 4 for what is left."""
     left = group % HEADS_AT_ONCE
     return group + 1 if left == 3 else group
-
-
-def _element_bytes(pointer: Any) -> int:
-    return 4 if pointer.type.pointee == F32 else pointer.type.pointee.width // 8
 
 
 def _merge(builder: Any, vectors: list[Any]) -> Any:
@@ -86,12 +81,12 @@ def _scores(
 ) -> Any:  # fmt: skip
     if not isinstance(heads, types.IntegerLiteral):
         return None
-    group = heads.literal_value
+    group, kv_type, read = heads.literal_value, kv, reader_of(kv)
     at_once = max(1, LANES // group)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, _ = args
-        line = LINE_BYTES // _element_bytes(kv)
+        line = line_of(kv_type)
         vectors = builder.sdiv(head_dim, I64(LANES))
         lines = builder.sdiv(builder.add(head_dim, I64(line - 1)), I64(line))
 
@@ -107,14 +102,14 @@ def _scores(
             def ask(i: Any, _: Any) -> list[Any]:
                 place = builder.mul(i, I64(line))
                 for key in next_keys:
-                    ask_for(builder, key, place, 2)
+                    ask_for_channel(builder, kv_type, key, place, 2)
                 return []
 
             count_up(builder, lines, [], ask)
 
             def products(i: Any, sums: list[Any]) -> list[Any]:
                 place = builder.mul(i, I64(LANES))
-                parts = [read_vector(builder, key, place) for key in keys]
+                parts = [read(builder, key, place) for key in keys]
                 added = list(sums)
                 for g in range(group):
                     query = read_vector(builder, q, builder.add(place, builder.mul(head_dim, I64(g))))
@@ -141,15 +136,17 @@ def _scores(
 @intrinsic(prefer_literal=True)
 def _weighted_sum(
     typing_context: Any, out: Any, out_stride: Any, fade: Any, weights: Any, weights_stride: Any, kv: Any, rows: Any,
-    ahead: Any, offset: Any, ahead_offset: Any, tokens: Any, heads: Any, vectors: Any,
+    ahead: Any, offset: Any, ahead_offset: Any, channel: Any, tokens: Any, heads: Any, vectors: Any,
 ) -> Any:  # fmt: skip
     if not isinstance(heads, types.IntegerLiteral) or not isinstance(vectors, types.IntegerLiteral):
         return None
-    group, width = heads.literal_value, vectors.literal_value
+    group, width, kv_type, read = heads.literal_value, vectors.literal_value, kv, reader_of(kv)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        out, out_stride, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, _, _ = args
-        line = LINE_BYTES // _element_bytes(kv)
+        out, out_stride, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, channel, tokens = args[
+            :12
+        ]
+        line = line_of(kv_type)
         heads_of = range(group)
         tile = [(g, v) for g in heads_of for v in range(width)]
         outs = [element(builder, out, builder.mul(out_stride, I64(g))) for g in heads_of]
@@ -161,8 +158,8 @@ def _weighted_sum(
         def add_token(token: Any, sums: list[Any]) -> list[Any]:
             value, next_value = row(rows, token, offset), row(ahead, token, ahead_offset)
             for start in range(0, width * LANES, line):
-                ask_for(builder, next_value, start, 2)
-            parts = [read_vector(builder, value, v * LANES) for v in range(width)]
+                ask_for_channel(builder, kv_type, next_value, builder.add(channel, I64(start)), 2)
+            parts = [read(builder, value, builder.add(channel, I64(v * LANES))) for v in range(width)]
             mine = element(builder, weights, builder.mul(token, weights_stride))
             shares = [spread(builder, builder.load(element(builder, mine, g))) for g in heads_of]
             return [multiply_add(builder, shares[g], parts[v], s) for (g, v), s in zip(tile, sums, strict=True)]
@@ -174,7 +171,7 @@ def _weighted_sum(
         return context.get_dummy_value()
 
     i8 = types.int64
-    typed = types.void(_FLOATS, i8, _FLOATS, _FLOATS, i8, kv, _INTEGERS, _INTEGERS, i8, i8, i8, heads, vectors)
+    typed = types.void(_FLOATS, i8, _FLOATS, _FLOATS, i8, kv, _INTEGERS, _INTEGERS, i8, i8, i8, i8, heads, vectors)
     return typed, generate
 
 
@@ -193,19 +190,19 @@ def _score_tile(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, token
 
 
 @jit
-def _gather_part(out, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, head_dim, heads, narrow):
+def _gather_part(out, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, d, tokens, head_dim, heads, narrow):
     if heads == 4 and narrow:
-        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 4, NARROW)
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, d, tokens, 4, NARROW)
     elif heads == 4:
-        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 4, WIDE_FOUR)
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, d, tokens, 4, WIDE_FOUR)
     elif heads == 2 and narrow:
-        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 2, NARROW)
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, d, tokens, 2, NARROW)
     elif heads == 2:
-        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 2, WIDE_TWO)
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, d, tokens, 2, WIDE_TWO)
     elif narrow:
-        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 1, NARROW)
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, d, tokens, 1, NARROW)
     else:
-        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, tokens, 1, WIDE_ONE)
+        _weighted_sum(out, head_dim, fade, weights, stride, kv, rows, ahead, at_kv, at_ahead, d, tokens, 1, WIDE_ONE)
 
 
 @jit
@@ -215,7 +212,7 @@ def _gather_tile(out, fade, weights, stride, kv, rows, ahead, offset, ahead_offs
     while d < head_dim:
         narrow = d + wide > head_dim
         _gather_part(
-            at(out, d), fade, weights, stride, kv, rows, ahead, offset + d, ahead_offset + d, tokens, head_dim, heads,
+            at(out, d), fade, weights, stride, kv, rows, ahead, offset, ahead_offset, d, tokens, head_dim, heads,
             narrow,
         )  # fmt: skip
         d += LANES * NARROW if narrow else wide
@@ -223,8 +220,9 @@ def _gather_tile(out, fade, weights, stride, kv, rows, ahead, offset, ahead_offs
 
 def _rows_plain(kv: Any, rows: Any, offset: int, tokens: int, head_dim: int) -> Any:
     """(tokens, head_dim) float32 of a flat cache."""
-    part = kv[rows[:tokens, None] + offset + np.arange(head_dim)]
-    return (part.astype(np.uint32) << 16).view(np.float32) if part.dtype == np.uint16 else part.astype(np.float32)
+    if kv.dtype == np.uint8:
+        return unpacked(kv[rows[:tokens, None] + offset + np.arange(row_bytes(head_dim))], head_dim)
+    return floats_of(kv[rows[:tokens, None] + offset + np.arange(head_dim)])
 
 
 def _score_tile_plain(
@@ -251,10 +249,10 @@ def _gather_tile_plain(
 score_tile: Any = _score_tile_plain if PLAIN else _score_tile
 """score_tile(q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, heads)
 
-    out[t, g] = sum over d of q[g, d] * kv[rows[t] + offset + d]
+    out[t, g] = sum over d of q[g, d] * channel d of the row at rows[t] + offset
 
 q             pointer to (heads, head_dim) float32, scaled;  heads is 1, 2 or 4
-kv            pointer to the cache: float32, uint16 (bf16 bits) or int8 without its scale
+kv            pointer to the cache: float32, uint16 (bf16 bits), int8 without its scale, or uint8 (int4)
 rows, ahead   pointers to int64: rows of this tile, and what to ask for; read up to LANES - 1 entries past tokens
 offset        of K or V and the KV head inside a row;  ahead_offset the same for what is asked for
 out           pointer to (tokens, out_stride) float32; scores of up to LANES - 1 tokens more are written
@@ -263,5 +261,5 @@ tokens        1 or more
 gather_tile: Any = _gather_tile_plain if PLAIN else _gather_tile
 """gather_tile(out, fade, weights, weights_stride, kv, rows, ahead, offset, ahead_offset, tokens, head_dim, heads)
 
-    out[g, d] = out[g, d] * fade[g] + sum over t of weights[t, g] * kv[rows[t] + offset + d]
+    out[g, d] = out[g, d] * fade[g] + sum over t of weights[t, g] * channel d of the row at rows[t] + offset
 """

@@ -73,6 +73,7 @@ METRICS: dict[str, Metric] = {
     "hot_prefix_replicas": Metric("engines", may_lack=True),
     "predicted_error": Metric("tokens", may_lack=True),
     "against_belief": Metric("share of requests", may_lack=True),
+    "hit_rate_routed": Metric(_PROMPTS, may_lack=True),
 }
 
 Number = float | int | None

@@ -122,6 +122,8 @@ def summarise(
     counted = np.bincount(journal.status, minlength=len(STATUS_NAMES))
     statuses = {name: int(k) for name, k in zip(STATUS_NAMES, counted, strict=True) if k}
     scalars = with_units(_scalars(journal, requests, counters, bounds, done) | _goodput(journal, times, slo))
+    if bounds is not None and bounds.routed is not None:
+        scalars |= with_units({"hit_rate_routed": bounds.routed / max(counters.admitted_prompt_tokens, 1)})
     scalars |= tier_scalars(journal, counters, wall_time_ns(journal))
     return Summary(latencies, scalars, statuses)
 

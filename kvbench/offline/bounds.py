@@ -1,6 +1,7 @@
 """What no cache can exceed on a workload: bounds that stand beside a hit rate. Offline, from keys alone.
 
     infinite   nothing is ever evicted
+    routed     the same of engines apart, requests going where they went: what spreading them costs, whatever the memory
     optimum    of that many blocks, with the future known (Belady; prefix.optimum says why prefixes cost nothing)
 
 Both follow the engine's rules for what is asked for and what is kept: a visit looks up its prompt but for the last
@@ -18,7 +19,7 @@ Copy on write takes over whole tables, so a sequence may begin with a part of a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,12 +51,23 @@ def run_bounds(simulation: Simulation) -> HitBounds:
     bt, tiers = settings.block_tokens, settings.tiers
     states = [settings.cache.state, *([tiers.state, tiers.store.state] if tiers.on else [])]
     state = max(states, key=("cold", "prefilled", "warm").index)  # a bound: of the tier that knows most
-    reuses = find_reuses(simulation.block_keys(), visits_of(requests, admissions, bt, state))
+    visits = visits_of(requests, admissions, bt, state)
+    reuses = find_reuses(simulation.block_keys(), visits)
     forks = forks_of(requests, settings)
     blocks = sum(engine.cache.num_blocks + engine.tiers.host_blocks for engine in simulation.fleet.settings)
     blocks += tiers.store.blocks if tiers.on else 0
     (bounds,) = token_bounds(reuses, in_order(admissions), forks, bt, [blocks])
-    return bounds
+    several = len(simulation.fleet.settings) > 1 and simulation.fleet.router is not None and state == "cold"
+    if not several or tiers.on or simulation.fleet.pairs is not None:
+        return bounds
+    apart = find_reuses(simulation.block_keys(), _of_engines(visits, in_order(admissions).engine))
+    (routed,) = token_bounds(apart, in_order(admissions), forks, bt, [0])
+    return replace(bounds, routed=routed.infinite)
+
+
+def _of_engines(visits: Visits, engine: I64) -> Visits:
+    """Nobody finds what another engine holds: namespaces of their own."""
+    return replace(visits, namespace=visits.namespace * (int(engine.max(initial=0)) + 1) + engine)
 
 
 def token_bounds(

@@ -80,7 +80,8 @@ class Offline:
         r, bt, is_counted = self.requests, self.block_tokens, self.counted == 1
         n = np.repeat(np.arange(len(r)), r.samples)
         when = self.place[n]
-        everyone = Admissions(np.arange(n.size), n, r.prompt_tokens[n], self.counted[n], when, when, n)
+        none = np.zeros(n.size, np.int64)
+        everyone = Admissions(np.arange(n.size), n, r.prompt_tokens[n], self.counted[n], when, when, none, n)
         hits = self.reuses(everyone, self.keys, "cold").total
         tokens = int((r.prompt_tokens * r.samples)[is_counted].sum())
         blocks = int((r.prompt_tokens // bt * r.samples)[is_counted].sum())

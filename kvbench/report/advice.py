@@ -53,6 +53,7 @@ class LeverLine:
     kept      share of the sequences that kept the joint promise; None: there is none
     keeps     every promise is kept under it; promised: there is one
     harm      sum of the logarithms of what got worse
+    alike     other values of the lever, "key=value" each, that came to the same figures
     error     why it could not run
     command   that repeats the comparison
     """
@@ -71,6 +72,7 @@ class LeverLine:
     worse: tuple[str, ...] = ()
     harm: float = 0.0
     error: str = ""
+    alike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ def _keys(found: Advice) -> str:
     for i, line in enumerate(found.levers, 1):
         said = [f"costs {line.cost}"] if line.verdict == BETTER else []
         said += [f"worse: {', '.join(line.worse)}"] if line.worse else []
+        said += [f"the same with {', '.join(line.alike)}"] if line.alike else []
         said += [line.error] if line.error else []
         rows.append((f"{i}", "; ".join([" ".join(line.changes), *said])))
     return labelled(rows)

@@ -183,8 +183,16 @@ def _bounds(s: Summary) -> list[tuple[str, str]]:
             "at most",
             f"{_percent(s['hit_rate_optimum'])} in {_bounded(s)} with the future known (a bound), "
             f"{_percent(s['hit_rate_infinite'])} in an infinite cache",
-        )
+        ),
+        *_routed(s),
     ]
+
+
+def _routed(s: Summary) -> list[tuple[str, str]]:
+    """What requests that go to different engines can find at all."""
+    if "hit_rate_routed" not in s.scalars:
+        return []
+    return [("", f"{_percent(s['hit_rate_routed'])} in infinite caches of the engines apart, as requests were routed")]
 
 
 def _bounded(s: Summary) -> str:

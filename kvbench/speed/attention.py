@@ -16,8 +16,8 @@ from .memory import Memory, shuffled_tables
 from .peer import torch_decode, torch_prefill
 from .probes import Probe
 
-DECODE_TARGETS = {"float32": (0.60, 0.83), "bf16": (0.55, 0.83), "int8": (0.30, 0.50)}
-"""Share of plain reading with one thread and with two: what the prototypes reached, rounded."""
+DECODE_TARGETS = {"float32": (0.60, 0.83), "bf16": (0.55, 0.83), "int8": (0.30, 0.50), "int4": None}
+"""Share of plain reading with one thread and with two: what the prototypes reached, rounded; they had no int4."""
 
 PREFILL_OF_SGEMM, PREFILL_OF_FMA, PREFILL_AIMED = 0.88, 0.72, 4096
 """Share of sgemm with one thread, of the FMA units with all; from this context on."""
@@ -33,6 +33,7 @@ DECODE_SHAPES = (
     ("NHD", "bf16", 128),
     ("NHD", "int8", 16),
     ("HND", "int8", 16),
+    ("NHD", "int4", 16),
 )
 
 
@@ -46,7 +47,8 @@ def decode_entries(memory: Memory, threads: Sequence[int]) -> list[Entry]:
             probe = decode_probe(memory, cache, shuffled_tables(cache, memory.sizes.context), n)
             with_peer = layout == "NHD" and block_tokens == 16
             peer = torch_decode(memory, kv_dtype, n) if with_peer else None
-            target = DECODE_TARGETS[kv_dtype][n > 1] if block_tokens == 16 else None
+            targets = DECODE_TARGETS[kv_dtype]
+            target = targets[n > 1] if targets and block_tokens == 16 else None
             entries.append(Entry("paged decode", "GB/s", probe, n, limit, target, peer))
     return entries
 
@@ -120,5 +122,5 @@ def queries(memory: Memory, rows: int) -> Any:
 
 def token_bytes(cache: KvCache) -> int:
     """Bytes of one token's keys and values in one layer, scales included."""
-    elements = 2 * cache.shape.num_kv_heads * cache.shape.head_dim * cache.data.itemsize
+    elements = 2 * cache.shape.num_kv_heads * cache.shape.row * cache.data.itemsize
     return elements + (2 * cache.shape.num_kv_heads * 4 if cache.shape.kv_dtype == "int8" else 0)

@@ -57,7 +57,7 @@ def check_kernels(progress: Progress) -> list[CheckRow]:
 
 
 class _Case:
-    """A cache that is NaN (or 127) wherever nothing was written, with sequences in blocks of random order."""
+    """A cache that is NaN (of int8 127) wherever nothing was written, with sequences in blocks of random order."""
 
     def __init__(self, shape: KvShape, group: int, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ class _Case:
 def poisoned(shape: KvShape) -> KvCache:
     """A cache in which reading what was not written shows."""
     cache = shape.allocate()
-    cache.data.fill({"float32": np.nan, "bf16": 0x7FC0, "int8": 127}[shape.kv_dtype])
+    cache.data.fill({"float32": np.nan, "bf16": 0x7FC0, "int8": 127, "int4": 0xFF}[shape.kv_dtype])
     cache.scales.fill(np.nan)
     return cache
 

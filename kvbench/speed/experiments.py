@@ -17,6 +17,7 @@ from ..kernels.quantise import loss
 from ..kernels.threads import check_threads
 from ..report.experiment_table import Experiment
 from ..report.kernels_table import share, short
+from .answers import divergences
 from .attention import decode_probe, prefill_probe, token_bytes
 from .check import exact_attention, slots_of
 from .copies import read_probe, write_probe
@@ -198,20 +199,32 @@ def _kv_type(memory: Memory, threads: Sequence[int], measure: Measure) -> Experi
     cells = {(d, n): decode_probe(memory, cache, tables, n) for d, cache in caches.items() for n in threads}
     timings = measure(list(cells.values()))
     tokens = len(tables) * min(memory.sizes.context, tables.shape[1] * 16)
+    changed = divergences(caches, memory.sizes)
     rows, speeds = [], []
     for kv_dtype, cache in caches.items():
         seconds = [timings[cells[kv_dtype, n]].seconds for n in threads]
         plain, outliers = (_attention_error(kv_dtype, factor) for factor in (1.0, OUTLIER))
         lost = loss(_values(1.0), kv_dtype)
         figures = [f"{x:.1e}" for x in (lost.relative_rms, lost.relative_greatest, plain, outliers)]
+        figures.append(share(changed[kv_dtype].kept))
         rows.append([kv_dtype, str(token_bytes(cache)), *(short(tokens / s / 1e6) for s in seconds), *figures])
         speeds.append([tokens / s / 1e6 for s in seconds])
     return Experiment(
         name="KV type: speed and error",
         held=f"Decode, NHD, blocks of 16, {len(tables)} sequences of {memory.sizes.context:,} tokens, the same for all "
         "types. Errors are relative to the RMS of what float32 KV gives; values are normal, once with two channels of "
-        f"the keys {OUTLIER:.0f} times as large.",
-        header=["type", "B/token", *(f"Mtok/s, {n} thr." for n in threads), "KV rms", "KV most", "out rms", "outliers"],
+        f"the keys {OUTLIER:.0f} times as large. Answers: share of their tokens before the first that is not that of "
+        "bf16, greedy, of a small model with random weights (many near ties: a trained one holds longer).",
+        header=[
+            "type",
+            "B/token",
+            *(f"Mtok/s, {n} thr." for n in threads),
+            "KV rms",
+            "KV most",
+            "out rms",
+            "outliers",
+            "answers",
+        ],
         rows=rows,
         x_label="KV type",
         x=list(caches),
@@ -221,6 +234,7 @@ def _kv_type(memory: Memory, threads: Sequence[int], measure: Measure) -> Experi
 
 
 OUTLIER = 8.0
+_KV_ERRORS = ("KV rms", "KV most", "out rms", "outliers", "answers")
 _LENGTH, _HEADS, _DIM = 512, 4, 64
 
 

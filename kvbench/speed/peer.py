@@ -23,9 +23,9 @@ def _torch() -> Any:
 
 
 def torch_decode(memory: Memory, kv_dtype: str, threads: int) -> Probe | None:
-    """As many sequences of the same context as the paged kernel has; None without torch, or for int8."""
+    """As many sequences of the same context as the paged kernel has; None without torch, or for integers."""
     torch = _torch()
-    if torch is None or kv_dtype == "int8":
+    if torch is None or kv_dtype in ("int8", "int4"):
         return None
     sizes = memory.sizes
     dtype = torch.float32 if kv_dtype == "float32" else torch.bfloat16

@@ -26,6 +26,9 @@ class Sizes:
 
     dense_rows: int = 256
     vocabulary: int = 128_000
+    answers: tuple[int, int, int] = (16, 96, 48)
+    """Prompts, their tokens, tokens of an answer."""
+
     seconds: float = 3.0
 
 

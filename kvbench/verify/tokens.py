@@ -28,7 +28,7 @@ from ..report.tokens_table import Outcome
 from ..workload.build import build_workload
 
 SCENARIO = "same-tokens"
-KV_DTYPES = ("float32", "bf16", "int8")
+KV_DTYPES = ("float32", "bf16", "int8", "int4")
 PLANTS = (*PLANTED, "no_fence", "keep_unwritten")
 """Faults that can be planted; each has to make some variation fail."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvbench.advise.advice import Question, advise
+from kvbench.advise.advice import Question, advise, alike_as_one
 from kvbench.advise.evidence import evidence_of
 from kvbench.advise.levers import options_for
 from kvbench.advise.option import Option, do_not_clash, together, within
@@ -16,7 +16,7 @@ from kvbench.bench.run import run
 from kvbench.bench.system import build_system
 from kvbench.cli import call
 from kvbench.metrics.slo import Promise
-from kvbench.report.advice import Advice, advice_table
+from kvbench.report.advice import Advice, Effect, LeverLine, advice_table
 
 from .planted import BOTH, HEALTHY, PLANTED, planted
 
@@ -163,3 +163,26 @@ def test_wrong_input_is_one_line(capsys):
     assert call(["advise", "chat", "--slo", "ttft:100"]) == 2
     assert call(["advise", "measured"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 4
+
+
+def test_changes_of_the_very_same_figures_are_one_answer():
+    def line(lever: str, change: str, after: float) -> LeverLine:
+        effects = (Effect("ttft.p99", "ms", 1.0, after, after, None, None, "better"),)
+        return LeverLine(lever, (change,), "", 1.0, "", "better", effects=effects)
+
+    lines = [line("a", "x=1", 0.5), line("a", "x=2", 0.5), line("b", "y=1", 0.5), line("a + b", "x=1", 0.5)]
+    found = alike_as_one([*lines, line("a", "x=3", 0.6)])
+    assert [(one.lever, one.changes, one.alike) for one in found] == [
+        ("a", ("x=1",), ("x=2",)),
+        ("b", ("y=1",), ()),  # another lever: what it costs differs
+        ("a", ("x=3",), ()),
+    ]
+    failed = [LeverLine("c", (f"z={i}",), "", 1.0, "", "not run", error="no") for i in range(2)]
+    assert alike_as_one(failed) == failed
+
+
+def test_a_change_that_nobody_feels_is_none():
+    found = advice(PLANTED["places-limit"], budget=6)
+    small = [e for line in found.levers for e in line.effects if e.ratio and abs(e.ratio - 1) < 0.02]
+    assert small
+    assert not {e.verdict for e in small} & {"better", "worse"}

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from kvbench.advise.evidence import ranks_wait
-from kvbench.advise.fleet_levers import separation
+from kvbench.advise.fleet_levers import expert_balance, separation, storage_tier, streams
 from kvbench.advise.symptoms import find_symptoms
 from kvbench.bench.system import build_system
 
@@ -84,3 +84,34 @@ def test_what_ranks_wait_for_is_counted():
     layers = [{"before": 0.9, "after": 0.5}, {"before": 0.5, "after": None}]
     assert ranks_wait({**barrier, "experts_ns": 800, "balancedness": layers}) == 0.4
     assert ranks_wait({}) == 0.0
+
+
+def test_levers_of_ranks_fit_the_model_and_the_ranks():
+    ranks = build_system(planted(FLEETS["ranks-wait"]).config)
+    e = evidence(HEALTHY)
+    assert [o.changes for o in streams(ranks, e)] == [("streams.two_batch=on",)]  # no shared expert
+    deepseek = build_system(
+        planted(("model=deepseek-v3", "device=h200", "tp=8", "dtype=fp8", "max_model_len=4000")).config
+    )
+    assert [o.changes for o in streams(deepseek, e)] == [("streams.shared_expert=on",)]  # no ranks
+    assert [len(o.changes) for o in expert_balance(ranks, e)] == [1, 2, 2]
+    assert streams(build_system(planted(HEALTHY).config), e) == []
+
+
+def test_a_store_comes_with_a_host_tier_unless_there_is_one():
+    e = evidence(FLEETS["prefixes-again"])
+    assert e.needless > 0
+    alone, behind = (
+        storage_tier(build_system(planted((*FLEETS["prefixes-again"], *more)).config), e)
+        for more in ((), ("tiers.host.ratio=2",))
+    )
+    assert alone[0].changes[0] == "tiers.host.ratio=2"
+    assert alone[0].changes[1:] == behind[0].changes
+    assert storage_tier(build_system(planted(HEALTHY).config), evidence(HEALTHY)) == []
+
+
+@LONG
+def test_eplb_helps_skewed_experts_and_hurts_even_ones():
+    skewed = advice((*FLEETS["ranks-wait"], "experts.exponent=1.2"), budget=6)
+    assert skewed.symptoms[0].name == "ranks-wait"
+    assert "EPLB" in skewed.best.lever

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kvbench.kernels.kv_write import write
 from kvbench.kernels.layout import KvShape
-from kvbench.kernels.quantise import from_bf16, from_int8, loss, through, to_bf16, to_int8
+from kvbench.kernels.packed import halves, unpacked
+from kvbench.kernels.quantise import from_bf16, from_int8, loss, through, to_bf16, to_int4, to_int8
 
-from ..reference.kv import bf16
+from ..reference.kv import bf16, bf16_value
 
 LONG = os.environ.get("KVBENCH_LONG") == "1"
 FLOATS = st.integers(0, 2**32 - 1).map(lambda n: np.uint32(n).view(np.float32))
@@ -101,12 +102,51 @@ def test_int8_of_rows_without_a_scale(value, scale):
         assert (data[1] == 127).all()
 
 
+@settings(max_examples=200 if LONG else 30)
+@given(st.integers(0, 2**32 - 1), st.integers(-30, 36))
+def test_int4_is_within_half_a_scale_of_its_group(seed, exponent):
+    x = (np.random.default_rng(seed).standard_normal((3, 64)) * 10.0**exponent).astype(np.float32)
+    x[:, 32:] *= np.float32(100)  # a group of its own: the first one keeps its scale
+    stored = through_kernel(x, "int4")[0]
+    assert np.array_equal(stored, to_int4(x))
+    elements, bits = halves(stored)
+    scales = from_bf16(bits).astype(np.float64)
+    assert scales.tolist() == [
+        [float(bf16_value(bf16(np.abs(g).max() / np.float32(7)))) for g in r] for r in x.reshape(3, 2, 32)
+    ]
+    error = np.abs(unpacked(stored, 64).astype(np.float64) - x).reshape(3, 2, 32)
+    assert (error <= 0.53 * scales[..., None]).all()
+    assert np.abs(elements).max(axis=2).tolist() == [[7, 7]] * 3
+
+
+@pytest.mark.parametrize(
+    ("value", "scale"), [(0.0, 0.0), (1e-40, 0.0), (np.inf, np.nan), (-np.inf, np.nan), (np.nan, np.nan)]
+)
+def test_int4_of_groups_without_a_scale(value, scale):
+    x = np.full((1, 64), 3.0, np.float32)
+    x[0, :32] = 0
+    x[0, 5] = value
+    for rows in (to_int4(x), through_kernel(x, "int4")[0]):
+        elements, bits = halves(rows)
+        assert not elements[0, 0].any()
+        assert np.array_equal(from_bf16(bits)[0, 0], np.float32(scale), equal_nan=True)
+        assert (elements[0, 1] == 7).all()  # its neighbour is not touched by it
+
+
+def test_int4_of_a_head_that_ends_within_a_group():
+    x = np.random.default_rng(3).standard_normal((4, 80), np.float32)
+    rows = to_int4(x)
+    assert rows.shape == (4, 54)
+    assert np.abs(unpacked(rows, 80) - x).max() < 0.3
+    assert (rows[:, 36 + 2 + 8 :] >> 4 == 8).all()  # unused halves are zero
+
+
 def test_loss_is_what_the_types_promise():
     x = np.random.default_rng(0).standard_normal((50, 64), np.float32)
     assert loss(x, "float32").greatest == 0
     half, eighth = loss(x, "bf16"), loss(x, "int8")
     assert 0 < half.rms < half.greatest <= np.abs(x).max() * 2**-8
-    assert half.relative_rms < eighth.relative_rms < 0.01
+    assert half.relative_rms < eighth.relative_rms < 0.01 < loss(x, "int4").relative_rms < 0.15
     assert eighth.greatest <= np.abs(x).max() / 127 / 2 * 1.0001
     assert loss(np.zeros((1, 64), np.float32), "int8") == loss(np.zeros((1, 64), np.float32), "float32")
     with np.errstate(all="ignore"):

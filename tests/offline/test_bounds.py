@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from kvbench.bench.configure import configure
+from kvbench.bench.run import run
 from kvbench.cluster.simulation import Admissions, Simulation
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.core.journal import NEVER
@@ -154,6 +156,7 @@ def admissions(**changed: np.ndarray) -> Admissions:
         "asked": ints(1, 1, 1),
         "scheduled_ns": ints(8, 8, 2),
         "finish_ns": ints(9, 12, NEVER),
+        "engine": ints(0, 1, 0),
     }
     return Admissions(**(columns | changed), request_of=np.arange(4))
 
@@ -232,3 +235,23 @@ def test_ids_are_bounded_too():
     assert reuses.total == 3
     assert most_hits(reuses, [1, 2, 3]) == [1, 2, 3]
     assert np.all(np.diff(reuses.end) >= 0)
+
+
+def test_engines_apart_find_what_was_routed_to_them():
+    """Six requests of one prefix dealt over three engines: each computes it, one endless cache would once."""
+    configured = configure(
+        None,
+        changes=[
+            ("test", text)
+            for text in (
+                *("num_prompts=6", "arrivals.rate=1", "lengths.prompt=1", "lengths.output=2", "sharing.groups=1"),
+                *("sharing.prefix=320", "fleet.replicas=3", "router.policy=round-robin"),
+            )
+        ],
+    )
+    scalars = run(configured).record.summary
+    assert scalars["hit_rate_infinite"] == pytest.approx(5 * 320 / (6 * 321))
+    assert scalars["hit_rate_routed"] == pytest.approx(3 * 320 / (6 * 321))
+    assert scalars["hit_rate"] == scalars["hit_rate_routed"]
+    alone = configure(None, changes=[("test", "num_prompts=2")])
+    assert "hit_rate_routed" not in run(alone).record.summary.scalars

@@ -17,5 +17,6 @@ TINY = Sizes(
     matrix=16,
     dense_rows=9,
     vocabulary=100,
+    answers=(2, 16, 3),
     seconds=0.0,
 )

@@ -23,7 +23,7 @@ def few_variants(monkeypatch):
 def test_all_variants_pass(few_variants):
     rows = check_kernels(quiet)
     assert {(row.kv_dtype, row.layout) for row in rows} == {
-        (kv_dtype, layout) for kv_dtype in ("float32", "bf16", "int8") for layout in ("NHD", "HND")
+        (kv_dtype, layout) for kv_dtype in ("float32", "bf16", "int8", "int4") for layout in ("NHD", "HND")
     }
     assert all(row.passed for row in rows)
     assert any(row.error > 0 for row in rows)  # else float64 is compared with itself

@@ -9,8 +9,8 @@ import pytest
 from kvbench.bench.machine import load_average
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
+from kvbench.speed import answers, experiments, sizes
 from kvbench.speed import doubts as doubts_module
-from kvbench.speed import experiments, sizes
 from kvbench.speed.doubts import doubts
 from kvbench.speed.experiments import EXPERIMENTS, run_experiment
 from kvbench.speed.run import GROUPS, chosen_groups, measure_kernels
@@ -102,10 +102,20 @@ def test_waste_grows_with_blocks_and_error_with_fewer_bits(short_sequences):
     assert empty == sorted(empty)
     assert empty[-1] > 50
     types = run_experiment("kv-type", 1, TINY, quiet)
-    for column in range(len(types.header) - 4, len(types.header)):
+    for column in range(len(types.header) - 5, len(types.header) - 1):
         errors = [float(row[column]) for row in types.rows]
         assert errors == sorted(errors)
         assert errors[0] < 1e-5 < errors[2]
+    answers = {row[0]: row[-1] for row in types.rows}
+    assert answers["bf16"] == "1.00"
+    assert float(answers["int4"]) < 1
+
+
+def test_answers_diverge_with_fewer_bits():
+    found = answers.divergences(("bf16", "int8", "int4"), TINY)
+    assert found["bf16"] == answers.Divergence(1.0, 1.0, 0.0)
+    assert 0 < found["int8"].drift < found["int4"].drift < 1
+    assert all(d.alike <= d.kept <= 1 for d in found.values())
 
 
 def test_an_unknown_experiment_is_refused():

@@ -69,7 +69,7 @@ def test_a_planted_fault_is_noticed(proofs, plant):
 def test_unknown_names_are_one_line(capsys):
     for arguments, text in (
         (["--plant", "gremlin"], "no such fault; there are skip_copy"),
-        (["--kv-dtype", "fp4"], "choose float32, bf16, int8"),
+        (["--kv-dtype", "fp4"], "choose float32, bf16, int8, int4"),
         (["--only", "nothing like it"], "no variation's name holds that"),
     ):
         assert call(["verify", "tokens", *arguments]) == 2
