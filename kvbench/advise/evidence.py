@@ -114,7 +114,7 @@ def evidence_of(result: Result, system: System) -> Evidence:
         fetch=_share(sum(parts.get(name, 0) for name in ("transfer", "fetch")), first),
         ranks_wait=ranks_wait(ranks),
         cached=(found, optimum, endless),
-        routed=float(summary["hit_rate_routed"]) if "hit_rate_routed" in summary.scalars else endless,
+        routed=float(summary["hit_rate_routed"] or 0.0) if "hit_rate_routed" in summary.scalars else endless,
     )
 
 
