@@ -73,8 +73,11 @@ def is_prefill_first(settings: EngineSettings) -> bool:
 def _check_blocks(settings: EngineSettings) -> None:
     """Of all tiers together: more than check mode can look at, or than this machine has memory for their records."""
     tiers = settings.tiers
-    named = (("cache.blocks", settings.cache.num_blocks), ("tiers.host.blocks", tiers.host_blocks))
-    named = (*named, ("tiers.storage.blocks", tiers.store.blocks))
+    named = (
+        ("cache.blocks", settings.cache.num_blocks),
+        ("tiers.host.blocks", tiers.host_blocks),
+        ("tiers.storage.blocks", tiers.store.blocks),
+    )
     blocks, largest = sum(n for _, n in named), max(named, key=lambda pair: pair[1])[0]
     if settings.check and blocks > MOST_CHECKED_BLOCKS:
         raise UsageError(
