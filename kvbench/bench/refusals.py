@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..core.errors import UsageError
@@ -11,14 +13,17 @@ from ..engine.arrival import TAKEN, Arrivals, why_refused
 from ..engine.settings import EngineSettings
 
 
-def refusals(taken: Arrivals, journal: Journal, settings: EngineSettings) -> tuple[str, ...]:
-    """One line on what was refused and why. UsageError when that is everything."""
+def refusals(taken: Arrivals, journal: Journal, settings: Sequence[EngineSettings]) -> tuple[str, ...]:
+    """One line on what was refused and why. UsageError when that is everything. settings: of every engine."""
     refused = journal.status == REFUSED
     count = int(refused.sum())
     if count == 0:
         return ()
     reasons = taken.reason[journal.request_index[refused]]
-    told = ", ".join(f"{(reasons == r).sum()} {why_refused(int(r), settings)}" for r in np.unique(reasons))
+    # of several engines the largest takes most; of two sides each has to take a request
+    pick = min if any(one.role != "both" for one in settings) else max
+    judge = pick(settings, key=lambda one: one.cache.num_blocks)
+    told = ", ".join(f"{(reasons == r).sum()} {why_refused(int(r), judge)}" for r in np.unique(reasons))
     if count == refused.size:
         raise UsageError(f"all {count} sequences were refused: {told}; shorten them, or raise what limits them")
     return (f"{count} of {refused.size} sequences were refused at arrival: {told}",)

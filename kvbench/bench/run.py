@@ -101,8 +101,8 @@ def run(
         complete = _finish(simulation, progress)
     with stages.stage("journal"):
         journal, counters = simulation.journal(), simulation.counters()
-        refused = refusals(simulation.arrivals, journal, system.settings)
-        lost = (*refused, *failures(journal, several=len(simulation.fleet.settings) > 1))
+        engines = simulation.fleet.settings
+        lost = (*refusals(simulation.arrivals, journal, engines), *failures(journal, several=len(engines) > 1))
     with stages.stage("bounds"):
         bounds = run_bounds(simulation)
     with stages.stage("metrics"):

@@ -14,6 +14,8 @@ from ..tiers.rules import PRESET_RULES, HostLink, LinkRules, StoreRules, TierRul
 HOST_LINK_SHARE = 0.8
 """Of the host link's bandwidth that large copies reach."""
 
+LEAST_GB_S = 0.001
+
 _SIZES = ("tiers.host.ratio", "tiers.host.blocks", "tiers.host.bytes")
 
 
@@ -172,7 +174,12 @@ def _host_link(config: Config, deployment: Deployment) -> HostLink:
     own = deployment.device.host_link * HOST_LINK_SHARE
     rules = []
     for direction in ("down", "up"):
-        bandwidth = config[f"links.host.{direction}"] * 1e9 or own
+        name = f"links.host.{direction}"
+        if 0 < config[name] < LEAST_GB_S:
+            raise UsageError(
+                f"{config.where[name]}: {name} = {config[name]:g} GB/s; {LEAST_GB_S} is the least, 0 the device's own"
+            )
+        bandwidth = config[name] * 1e9 or own
         if bandwidth == 0:
             raise UsageError(
                 f"a tier needs a link: {deployment.device.name} has none to the host on record; "

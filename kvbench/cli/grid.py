@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def run_points(parameters: dict[str, Any]) -> int:
     """Check everything, run the points, show what they gave."""
     from ..report.files import result_folder
-    from ..sweep.grid import make_points, parse_axis
+    from ..sweep.grid import make_points, parse_axis, values_by_key
 
     axes = [_sized(parse_axis(text), parameters) for text in parameters["grids"]]
     points = make_points(axes, lambda changes: configured(parameters, [*changes_of(parameters), *changes]))
     if parameters["plot"] is not None:
         from ..report.plot import check_plot
 
-        check_plot(Path(parameters["plot"]), {axis.key: axis.values for axis in axes})
+        check_plot(Path(parameters["plot"]), values_by_key(axes))
     output = parameters["output"]
     folder = None if output in (None, STDOUT) else result_folder(Path(output), parameters["force"])
     quiet_compiler(parameters["quiet"])
@@ -50,11 +50,11 @@ def _sized(axis: Axis, parameters: dict[str, Any]) -> Axis:
 
 
 def _found(axes: Sequence[Axis], points: Sequence[Point], parameters: dict[str, Any], folder: Path | None) -> Grid:
-    from ..sweep.grid import folder_name
+    from ..sweep.grid import folder_name, keys_of
     from ..sweep.run import replay_grid, run_grid
 
     quiet, steps = parameters["quiet"], parameters["steps"]
-    names = [folder_name(i, [axis.key for axis in axes], point.values) for i, point in enumerate(points)]
+    names = [folder_name(i, keys_of(axes), point.values) for i, point in enumerate(points)]
 
     def keep(index: int, result: Result) -> None:
         if folder is not None:

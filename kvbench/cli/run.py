@@ -41,7 +41,11 @@ DETAILS = ("intervals", "attribution", "steady", "regret")
 )
 @click.option("--warm-up", metavar="SHARE", help="--cache-only: share of the requests, the first, not counted.")
 @click.option(
-    "--grid", "grids", metavar="KEY=V,V", multiple=True, help="Run every combination; 1000..64000*4 is a range."
+    "--grid",
+    "grids",
+    metavar="KEY=V,V",
+    multiple=True,
+    help="Run every combination; 1000..64000*4 is a range, KEY:KEY=V:V,V:V changes several keys at once.",
 )
 @click.option("--curve", type=click.Choice(["miss", "hit"]), default="miss", help="What a curve shows. [miss]")
 @click.option("--plot", metavar="FILE", help="Draw the curves of a grid: .svg or .png.")

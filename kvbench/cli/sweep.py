@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     multiple=True,
     required=True,
     shell_complete=keys_completed,
-    help="Run every combination; 1000..64000*4 is a range.",
+    help="Run every combination; 1000..64000*4 is a range, KEY:KEY=V:V,V:V changes several keys at once.",
 )
 @click.option("--seeds", metavar="K", type=click.IntRange(min=1), help="Each point under K seeds, from --seed on.")
 @click.option("-o", "--output", metavar="DIR", required=True, help="sweep.csv, and a folder for each point.")

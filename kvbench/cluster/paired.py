@@ -173,6 +173,7 @@ def pair_times(simulation_seqs: Mapping[str, I64], pairs: Pairs) -> PairTimes:
         int(p["failed"]),
         int(p["expired"]),
         int(p["beats"]),
+        bool(p["hands_out"]),
     )
 
 

@@ -23,6 +23,7 @@ from ..engine.integrity import check_integrity
 from ..engine.probe import settle_slots
 from ..engine.settings import EngineSettings
 from ..metrics.pairs import PairTimes
+from ..pairs.disciplines import units as side_units
 from ..prefix.keys import BlockKeys
 from ..routing.settings import belief_of
 from ..scheduler.shadow import VIOLATIONS
@@ -116,7 +117,9 @@ class Simulation:
         self.settings = settings
         self.fleet = fleet or Fleet((Member(settings, tables),))
         self.fleet.check()
-        verbs = {unit.name: unit for of in self.fleet.settings if of.role == "both" for unit in units(of)}
+        verbs = {
+            unit.name: unit for of in self.fleet.settings for unit in (units if of.role == "both" else side_units)(of)
+        }
         helpers = begin((*verbs.values(), UNIT))
         self.arrivals = taken_by(requests, self.fleet)
         self._shared = shared = share(requests, settings, taken=self.arrivals)

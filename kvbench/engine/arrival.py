@@ -17,7 +17,7 @@ from ..core.requests import I64, Requests
 from .forking import beam_blocks
 from .settings import EngineSettings, is_prefill_first
 
-TAKEN, NO_OUTPUT, TOO_LONG, TOO_LARGE, OVER_BUDGET, BEAMS_TOO_LARGE = range(6)
+TAKEN, NO_OUTPUT, TOO_LONG, TOO_LARGE, OVER_BUDGET, BEAMS_TOO_LARGE, NO_RESERVE = range(7)
 """TAKEN, or why a request is refused."""
 
 RESERVED_INPUT = 6
@@ -98,6 +98,9 @@ def _by_sglang(requests: Requests, settings: EngineSettings) -> tuple[I64, I64]:
     room = np.minimum(min(context, pool) - 2 - prompt, pool - whole_pages - page - 1)
     reason = np.full(len(requests), TAKEN)
     reason[(prompt >= pool - RESERVED_INPUT) | (prompt + page >= pool)] = TOO_LARGE  # the engine waits for the latter
+    if settings.role == "decode":
+        need = whole_pages if settings.cache.kind == "radix" else prompt  # hits take away from both sides alike
+        reason[need + settings.reserved_decode_tokens > pool] = NO_RESERVE  # the engine waits for its time-out
     reason[(prompt >= context - RESERVED_INPUT) | (prompt + requests.max_tokens > context)] = TOO_LONG
     return reason, np.clip(room, 0, requests.max_tokens)
 
@@ -120,4 +123,5 @@ def why_refused(reason: int, settings: EngineSettings) -> str:
         TOO_LARGE: f"exceed the cache ({blocks} blocks, {blocks * settings.block_tokens} tokens)",
         OVER_BUDGET: f"exceed a step ({settings.scheduler.max_num_batched_tokens} tokens) that cuts no prompt",
         BEAMS_TOO_LARGE: f"exceed the cache ({blocks} blocks) with all their beams",
+        NO_RESERVE: "exceed the decode side's cache with pd.reserved_decode_tokens beside the prompt",
     }[reason]

@@ -18,9 +18,9 @@ import numpy as np
 from ..core.jit import entry
 from ..memory.pool import list_give, list_unlink
 from ..prefix import block_hash
-from ..scheduler import kv, token_budget
-from ..scheduler.lifecycle import close_sequence, count_admission
-from ..scheduler.queues import close_slot, open_slot, peek_slot, queue_remove, run_append
+from ..scheduler import kv, lifecycle, token_budget
+from ..scheduler.lifecycle import count_admission
+from ..scheduler.queues import open_slot, peek_slot, queue_remove, run_append
 from ..scheduler.state import set_state
 from ..scheduler.state_columns import (
     BLOCKS,
@@ -125,11 +125,7 @@ def drain(e, seq):
 @entry
 def let_go(e, seq):
     """It is cancelled, and nothing is written into its memory any more."""
-    slot = e.seqs.slot[seq]
-    kv.release(e, slot)
-    close_slot(e, slot)
-    e.seqs.slot[seq] = NO_SLOT
-    close_sequence(e, seq, CANCELLED)
+    lifecycle.let_go(e, seq, CANCELLED)
 
 
 # ---------------------------------------------------------------- single blocks of a pool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from ..core.errors import UsageError
@@ -60,6 +61,8 @@ class EngineSettings:
 
 MOST_CHECKED_BLOCKS = 50_000
 """In check mode: a step of a larger cache would take the better part of a second to check."""
+RECORD_BYTES = 250
+"""What a simulated block of any tier takes here, at most."""
 
 
 def is_prefill_first(settings: EngineSettings) -> bool:
@@ -67,16 +70,34 @@ def is_prefill_first(settings: EngineSettings) -> bool:
     return settings.scheduler.discipline == PREFILL_FIRST and settings.batching != "static"
 
 
+def _check_blocks(settings: EngineSettings) -> None:
+    """Of all tiers together: more than check mode can look at, or than this machine has memory for their records."""
+    tiers = settings.tiers
+    named = (
+        ("cache.blocks", settings.cache.num_blocks),
+        ("tiers.host.blocks", tiers.host_blocks),
+        ("tiers.storage.blocks", tiers.store.blocks),
+    )
+    blocks, largest = sum(n for _, n in named), max(named, key=lambda pair: pair[1])[0]
+    if settings.check and blocks > MOST_CHECKED_BLOCKS:
+        raise UsageError(
+            f"check looks at all blocks after every step, and there are {blocks:,}; lower {largest}: "
+            f"{MOST_CHECKED_BLOCKS:,} in all are the most"
+        )
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if blocks * RECORD_BYTES > here:
+        raise UsageError(
+            f"records of {blocks:,} blocks need {blocks * RECORD_BYTES / 1e9:.0f} GB of this machine's memory, and it "
+            f"has {here / 1e9:.0f}; lower {largest}"
+        )
+
+
 def check_rules(settings: EngineSettings) -> None:
     """Raise UsageError on rules of memory that do not go together, or not with the scheduler."""
     cache = settings.cache
     is_vllm = settings.scheduler.discipline == TOKEN_BUDGET and settings.batching == "continuous"
     reserves = cache.allocation != "paged"
-    if settings.check and cache.num_blocks > MOST_CHECKED_BLOCKS:
-        raise UsageError(
-            f"check looks at all blocks after every step, and there are {cache.num_blocks:,}; "
-            f"set cache.blocks to {MOST_CHECKED_BLOCKS:,} or less"
-        )
+    _check_blocks(settings)
     if "no_fence" in settings.faults and settings.backup_ns_per_block == 0:
         raise UsageError("faults.no_fence takes away what copies wait for; it needs cache.backup = true")
     tiered = {"load_unheld", "write_back_unheld", "tiers_ignore_namespace", "copy_without_parent"} & {*settings.faults}

@@ -11,11 +11,15 @@ from ..core.journal import FINISHED, NEVER, Counters, Journal
 from ..core.requests import I64
 from ..core.units import NS_PER_MS, NS_PER_S
 from .latency import wall_time_ns
+from .percentiles import distribution
 
 TTFT_PARTS = ("before", "queue", "prefill", "transfer", "decode_queue", "first_step")
 """They sum to TTFT exactly. before: routing and tokenising; queue: to its first step, under push with the wait for the
 decode side's memory; prefill: to its last, whatever ran beside it; transfer: what was not hidden behind the prefill;
-decode_queue: waiting on the decode side; first_step: there, until the first token is handed out."""
+decode_queue: waiting on the decode side; first_step: there, until the first token is handed out. Where the prefill side
+hands it out, transfer and decode_queue come after it, and first_step is what it takes to hand it out."""
+HANDOFF_PARTS = ("transfer", "decode_queue")
+"""They sum to the time from a computed prompt to the first step on the decode side."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class PairTimes:
     held_bytes     (sequences,) KV that the prefill side held from computed to freed
     moved_bytes, attempts   (sequences,)
     failed, expired, heartbeats   of all
+    hands_out      the prefill side hands out the first token
     """
 
     computed: I64
@@ -40,6 +45,7 @@ class PairTimes:
     failed: int
     expired: int
     heartbeats: int
+    hands_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,14 @@ class SideFigures:
 
 @dataclass(frozen=True)
 class PairFigures:
-    """All of it. Times in ms as (mean, p50, p99); None: nothing got so far."""
+    """All of it. Times in ms as (mean, p50, p99); None: nothing got so far.
+
+    handoff_ms   where the prefill side hands out the first token, else empty: TTFT has it
+    """
 
     sides: Mapping[str, SideFigures]
     ttft_ms: Mapping[str, tuple[float, float, float] | None]
+    handoff_ms: Mapping[str, tuple[float, float, float] | None]
     transfers: int
     transferred_bytes: int
     transfer_ms: tuple[float, float, float] | None
@@ -91,6 +101,7 @@ def pair_figures(
     return PairFigures(
         sides,
         {name: _spread(values) for name, values in ttft_parts(journal, times).items()},
+        {name: _spread(values) for name, values in handoff_parts(journal, times).items()} if times.hands_out else {},
         int((times.begun != NEVER).sum()),
         int(times.moved_bytes.sum()),
         _spread((times.arrived - times.begun)[moved]),
@@ -107,29 +118,45 @@ def pair_figures(
 
 
 def ttft_parts(journal: Journal, times: PairTimes) -> dict[str, I64]:
-    """Of sequences whose first token came from the decode side, (those,) ns each; see TTFT_PARTS."""
+    """Of sequences that finished on two engines, (those,) ns each; see TTFT_PARTS."""
     j = journal
-    two = (j.first_token_ns != NEVER) & (times.decoded != NEVER) & (times.decoded <= j.first_token_ns)
-    two &= times.computed != NEVER
-    until = np.where(times.arrived != NEVER, np.minimum(times.arrived, times.decoded), times.decoded)
-    transfer = np.where(times.begun != NEVER, np.maximum(until - np.maximum(times.begun, times.computed), 0), 0)
-    before = np.where(j.tokenize_ns.size > 0, j.tokenize_ns, 0) if j.tokenize_ns.size else np.zeros_like(transfer)
+    before = j.tokenize_ns if j.tokenize_ns.size else np.zeros_like(j.arrival_ns)
+    transfer, waiting = _handoff(times)
+    if times.hands_out:
+        two, transfer, waiting = times.computed != NEVER, transfer * 0, waiting * 0
+    else:
+        two = (times.computed != NEVER) & (times.decoded != NEVER) & (times.decoded <= j.first_token_ns)
+    two &= (j.status == FINISHED) & (j.first_token_ns != NEVER)
     parts = (
         before,
         j.scheduled_ns - j.arrival_ns - before,
         times.computed - j.scheduled_ns,
         transfer,
-        times.decoded - times.computed - transfer,
-        j.first_token_ns - times.decoded,
+        waiting,
+        j.first_token_ns - times.computed - transfer - waiting,
     )
     return {name: part[two] for name, part in zip(TTFT_PARTS, parts, strict=True)}
 
 
+def handoff_parts(journal: Journal, times: PairTimes) -> dict[str, I64]:
+    """Of sequences that finished and decoded, (those,) ns each; see HANDOFF_PARTS."""
+    two = (journal.status == FINISHED) & (times.computed != NEVER) & (times.decoded > times.computed)
+    return {name: part[two] for name, part in zip(HANDOFF_PARTS, _handoff(times), strict=True)}
+
+
+def _handoff(times: PairTimes) -> tuple[I64, I64]:
+    """(sequences,) ns between a computed prompt and the first step of the decode: moving, and waiting for it."""
+    until = np.where(times.arrived != NEVER, np.minimum(times.arrived, times.decoded), times.decoded)
+    moving = np.where(times.begun != NEVER, np.maximum(until - np.maximum(times.begun, times.computed), 0), 0)
+    return moving, times.decoded - times.computed - moving
+
+
 def _spread(ns: I64) -> tuple[float, float, float] | None:
-    if ns.size == 0:
+    """As the table of latencies has it."""
+    found = distribution(ns)
+    if found.mean is None or found.p50 is None or found.p99 is None:
         return None
-    p50, p99 = np.quantile(ns, (0.5, 0.99), method="higher")
-    return float(ns.mean()) / NS_PER_MS, float(p50) / NS_PER_MS, float(p99) / NS_PER_MS
+    return found.mean / NS_PER_MS, found.p50 / NS_PER_MS, found.p99 / NS_PER_MS
 
 
 def _peak(begin: I64, end: I64, size: I64) -> int:

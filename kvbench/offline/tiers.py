@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.jit import entry, inline, jit
+from ..core.jit import entry, jit
 from ..core.requests import I64, Requests
 from ..engine.settings import EngineSettings
 from ..memory.links import make_links
@@ -107,24 +107,11 @@ def _write(e, t, tier, seq, start, stop):
     """Blocks of a sequence, by the host's names, into a tier. Returns how far it took them, or had them."""
     names = t.host.names
     for i in range(start, stop):
-        if host.slot_of(tier, names[i]) != host.NO_SLOT:
-            continue
-        parent = names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
-        if tier.closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
-            return i
-        if not _put(tier, names[i], parent, i):
-            return i
+        if host.slot_of(tier, names[i]) == host.NO_SLOT:
+            parent = names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
+            if not host.put(tier, names[i], parent, i):
+                return i
     return stop
-
-
-@inline
-def _put(tier, content, parent, depth):
-    slot = host.reserve(tier, content, parent, depth)
-    if slot == host.NO_SLOT:
-        return False
-    tier.slots[0] = slot
-    host.confirm(tier, tier.slots, 0, 1)
-    return True
 
 
 @jit
@@ -137,7 +124,7 @@ def _write_back(e, t, has_store):
         content = order.changes[i] | IS_STORED
         if order.changes[i] & IS_STORED or host.slot_of(t.host, content) != host.NO_SLOT:
             continue
-        _put(t.host, content, np.int64(0), np.int64(0))
+        host.put(t.host, content, np.int64(0), np.int64(0))
         if has_store and host.slot_of(t.store, content) == host.NO_SLOT:
-            _put(t.store, content, np.int64(0), np.int64(0))
+            host.put(t.store, content, np.int64(0), np.int64(0))
     order.num_changes = 0

@@ -66,13 +66,7 @@ def _write(e, t, tier, seq, blocks):
     host.name_blocks(t.host, e.block_keys, seq, namespace, blocks)
     host.touch_names(tier, names, 0, blocks)
     for i in range(blocks):
-        if host.slot_of(tier, names[i]) != host.NO_SLOT:
-            continue
-        parent = names[i - 1] if i > 0 else root_hash(namespace)
-        if tier.closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
-            return
-        slot = host.reserve(tier, names[i], parent, i)
-        if slot == host.NO_SLOT:
-            return
-        tier.slots[0] = slot
-        host.confirm(tier, tier.slots, 0, 1)
+        if host.slot_of(tier, names[i]) == host.NO_SLOT:
+            parent = names[i - 1] if i > 0 else root_hash(namespace)
+            if not host.put(tier, names[i], parent, i):
+                return

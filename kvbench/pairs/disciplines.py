@@ -9,36 +9,73 @@ from typing import Any
 
 from numba import njit
 
+from ..core.ahead import Unit
 from ..core.jit import PLAIN
-from ..engine.disciplines import NOTHING_MOVES, Discipline, Moving
+from ..engine.build import runs_calendar
+from ..engine.disciplines import CANCEL, NOTHING_MOVES, VERB, Discipline, Moving
+from ..engine.settings import EngineSettings, is_prefill_first
 from ..scheduler.side import PREFILL
 from ..scheduler.state import Engine
-from ..scheduler.waiting_order import FCFS
+from ..scheduler.waiting_order import FCFS, order_of
 from . import pull, pull_decode, pull_prefill, push, push_decode, push_prefill
 from .state import BETWEEN
+
+DISCIPLINES = {
+    module.__name__.rpartition(".")[2]: Discipline(
+        module.__name__.rpartition(".")[2], module.schedule, module.commit, module.cancel
+    )
+    for module in (pull_prefill, pull_decode, push_prefill, push_decode)
+}
+DISCIPLINES |= {
+    "push_prefill_sorted": replace(
+        DISCIPLINES["push_prefill"], name="push_prefill_sorted", schedule=push_prefill.schedule_sorted
+    ),
+    "pull_decode_calendar": Discipline(
+        "pull_decode_calendar", pull_decode.schedule_calendar, pull_decode.commit_calendar, pull_decode.cancel
+    ),
+    "push_decode_calendar": Discipline(
+        "push_decode_calendar", push_decode.schedule_calendar, push_decode.commit_calendar, push_decode.cancel
+    ),
+}
+
+_PROTOCOLS = {"pull": pull, "push": push}
 
 
 def side_of(engine: Engine) -> tuple[Discipline, Moving]:
     """The scheduler of one side, and what it does beside its steps."""
-    discipline, landed = _verbs_of(engine)
-    return discipline, replace(NOTHING_MOVES, landed=landed)
+    rules = engine.rules
+    protocol, is_prefill = "push" if rules.prefill_first else "pull", engine.side.role == PREFILL
+    module: Any = _PROTOCOLS[protocol]
+    name = _name(protocol, is_prefill, engine.calendar.active, rules.order != FCFS)
+    return DISCIPLINES[name], replace(
+        NOTHING_MOVES, landed=module.prefill_landed if is_prefill else module.decode_landed
+    )
 
 
-def _verbs_of(engine: Engine) -> tuple[Discipline, Callable[[Engine, int], None]]:
-    """The scheduler, and what is done when a transfer is over."""
-    is_prefill, is_push = engine.side.role == PREFILL, bool(engine.rules.prefill_first)
-    if is_push and is_prefill:
-        schedule = push_prefill.schedule if engine.rules.order == FCFS else push_prefill.schedule_sorted
-        return Discipline("push_prefill", schedule, push_prefill.commit, push_prefill.cancel), push.prefill_landed
+def _name(protocol: str, is_prefill: bool, calendar: bool, is_sorted: bool) -> str:
     if is_prefill:
-        verbs = pull_prefill
-        return Discipline("pull_prefill", verbs.schedule, verbs.commit, verbs.cancel), pull.prefill_landed
-    module: Any = push_decode if is_push else pull_decode
-    landing = push.decode_landed if is_push else pull.decode_landed
-    name = module.__name__.rpartition(".")[2]
-    if engine.calendar.active:
-        return Discipline(name + "_calendar", module.schedule_calendar, module.commit_calendar, module.cancel), landing
-    return Discipline(name, module.schedule, module.commit, module.cancel), landing
+        return f"{protocol}_prefill{'_sorted' if protocol == 'push' and is_sorted else ''}"
+    return f"{protocol}_decode{'_calendar' if calendar else ''}"
+
+
+def units(settings: EngineSettings) -> tuple[Unit, ...]:
+    """The verbs of a side, and what happens between both, to be compiled ahead; the longest first."""
+    push_, is_prefill = is_prefill_first(settings), settings.role == "prefill"
+    protocol = "push" if push_ else "pull"
+    is_sorted = push_ and order_of(settings.scheduler.policy, settings.cache.kind) != FCFS
+    name = _name(protocol, is_prefill, runs_calendar(settings), is_sorted)
+    verbs = tuple(
+        Unit(f"pairs.{name}.{of[0]}", __name__, "compile_verbs", (name, *of), seconds)
+        for of, seconds in ((("schedule",), 17.0), (("commit", "cancel"), 8.0))
+    )
+    return (*verbs[:1], Unit(f"pairs.{protocol}", __name__, "pair_pointer", (protocol,), 9.0), *verbs[1:])
+
+
+def compile_verbs(discipline: str, *verbs: str) -> None:
+    """Compile them as the function pointers that the loop calls."""
+    for verb in verbs:
+        function: Any = getattr(DISCIPLINES[discipline], verb)
+        function.compile((CANCEL if verb == "cancel" else VERB).signature)
 
 
 def _nobody(pairs, c, engines, ready, stepping, what, subject, k, now):
@@ -51,5 +88,5 @@ def pair_pointer(protocol: str) -> Any:
 
     protocol   pull, push, or "": every engine does both
     """
-    function = {"pull": pull.verb, "push": push.verb}.get(protocol, _nobody)
+    function: Callable[..., None] = _PROTOCOLS[protocol].verb if protocol else _nobody
     return function if PLAIN else njit(BETWEEN.signature, cache=True, nogil=True, error_model="numpy")(function)

@@ -13,19 +13,10 @@ import numpy as np
 from ..client.clients import DEADLINE, close
 from ..core.jit import entry, inline, jit
 from ..kernels.event_heap import push_event
-from ..memory.operations import (
-    ENDED,
-    OP_OWNER,
-    OP_SOURCE_EPOCH,
-    OP_STATE,
-    OP_TAG,
-    OP_TARGET_EPOCH,
-    detach,
-    detach_target,
-    heard,
-)
+from ..memory.operations import ENDED, OP_OWNER, OP_STATE, heard
 from ..scheduler.mail import ACCEPT, LEAVE, is_unread, post, take
 from ..scheduler.queues import take_ended
+from ..scheduler.side import WENT_WRONG
 from ..scheduler.spent import note_given_up
 from ..scheduler.state_columns import (
     CANCELLED,
@@ -52,7 +43,6 @@ from .state import (
     FAULT,
     HOMELESS,
     LANDED,
-    LAST_OF_ALL,
     LEASE,
     NO_DECODER,
     NOT_LOST,
@@ -63,7 +53,7 @@ from .state import (
     least_loaded,
     wake,
 )
-from .transfer import break_off, over, send_blocks
+from .transfer import break_off, over, read_is_done, send_blocks, write_is_done
 
 
 def verb(pairs, c, engines, ready, stepping, what, subject, k, now):
@@ -224,7 +214,7 @@ def _read(pairs, engines, e, seq, now):
     if slot == NO_SLOT:
         pairs.arrived_ns[seq] = now
         pairs.failed += 1
-        pull_decode.read_is_over(e, seq, False)
+        pull_decode.read_is_over(e, seq, WENT_WRONG)
         return
     start = e.slots.rec[q.slot[seq], COMPUTED] // bt
     pairs.attempt[seq] += 1
@@ -316,21 +306,16 @@ def _beat(pairs, c, k, now):
 @entry
 def prefill_landed(e, row):
     """The prefill engine hears of the end of a read."""
-    ops = e.operations
-    if ops.rows[row, OP_SOURCE_EPOCH] == e.side.epoch:
-        detach(ops, row, e.pool)
-        seq, tag = ops.rows[row, OP_OWNER], ops.rows[row, OP_TAG]
-        if tag == LAST_OF_ALL and e.seqs.state[seq] == SENDING and e.seqs.flagged[seq] == 1:
-            pull_prefill.let_go(e, seq)
-    heard(ops, row)
+    seq = e.operations.rows[row, OP_OWNER]
+    if read_is_done(e, row) and e.seqs.state[seq] == SENDING and e.seqs.flagged[seq] == 1:
+        pull_prefill.let_go(e, seq)
+    heard(e.operations, row)
 
 
 @entry
 def decode_landed(e, row):
     """The decode engine hears of the end of a read."""
-    ops = e.operations
-    if ops.rows[row, OP_TARGET_EPOCH] == e.side.epoch:
-        detach_target(ops, row, e.pool)
-        if ops.rows[row, OP_TAG] == LAST_OF_ALL:
-            pull_decode.read_is_over(e, ops.rows[row, OP_OWNER], ops.rows[row, OP_STATE] == ENDED)
-    heard(ops, row)
+    if write_is_done(e, row):
+        rows = e.operations.rows
+        pull_decode.read_is_over(e, rows[row, OP_OWNER], rows[row, OP_STATE] == ENDED)
+    heard(e.operations, row)

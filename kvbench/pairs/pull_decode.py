@@ -14,9 +14,9 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit
 from ..scheduler import kv, token_budget, token_budget_calendar
-from ..scheduler.lifecycle import close_sequence
+from ..scheduler.lifecycle import free_memory, let_go
 from ..scheduler.mail import post
-from ..scheduler.queues import close_slot, open_slot, peek_slot, queue_by_urgency, queue_front, queue_remove, run_append
+from ..scheduler.queues import open_slot, peek_slot, queue_by_urgency, queue_front, queue_remove, run_append
 from ..scheduler.shadow import bring
 from ..scheduler.side import MEMORY
 from ..scheduler.spent import note_admission
@@ -74,46 +74,51 @@ def schedule_calendar(e):
 
 @jit
 def _walk(e, budget, threshold):
-    """Who holds memory, then who waits, while there is a place and budget. A head that does not fit ends it."""
+    """Who holds memory, then who waits, while there is a place and budget. A head that does not fit ends it.
+
+    Who was loading keeps its turn: it stays in `holding`, with what is admitted to be loaded behind it.
+    """
     side, rec = e.side, e.slots.rec
+    held = side.num_holding
     at, kept, fits = np.int64(0), np.int64(0), True
     if side.num_ended == 0:
-        at = kept = side.num_holding
-    while fits and at < side.num_holding and budget > 0 and e.slots.running < e.rules.most_running:
-        slot = side.holding[at]
-        if rec[slot, PHASE] == LOADING:
-            side.holding[kept] = slot
-            kept += 1
-        elif rec[slot, PHASE] == LOADED:
-            _start(e, slot)
-            budget -= 1
-        else:  # without memory it waits at the head of the queue, and holds nothing any more
-            tokens = _compute_here(e, slot, budget, threshold)
-            budget -= tokens
-            fits = tokens > 0
-        at += 1
-    if at < side.num_holding:
-        for i in range(at, side.num_holding):
-            side.holding[kept + i - at] = side.holding[i]
-        side.num_holding += kept - at
-        return
-    side.num_holding = kept
-    while fits and e.queue_head != NO_SEQ and budget > 0 and e.slots.running < e.rules.most_running:
-        seq = e.queue_head
-        if e.seqs.present[seq] > 0 and e.seqs.scheduled[seq] < 0:
-            fits = _load(e, seq)
-            continue
+        at = kept = held
+    while fits and budget > 0 and e.slots.running < e.rules.most_running:
+        if at < held:
+            slot = side.holding[at]
+            at += 1
+            if rec[slot, PHASE] == LOADING:
+                side.holding[kept] = slot
+                kept += 1
+                continue
+            if rec[slot, PHASE] == LOADED:
+                _start(e, slot)
+                budget -= 1
+                continue
+            seq = rec[slot, SEQ]
+            _give_back(e, seq)
+        else:
+            seq = e.queue_head
+            if seq == NO_SEQ:
+                break
+            if e.seqs.present[seq] > 0 and e.seqs.scheduled[seq] < 0:
+                fits = _load(e, seq, kept)
+                kept += np.int64(fits)
+                continue
         slot, tokens = try_admit(e, seq, budget, threshold)
         fits = slot != NO_SLOT
         if fits:
             add_row(e, slot, tokens, np.int64(0))
             budget -= tokens
+    for i in range(at, held):
+        side.holding[kept + i - at] = side.holding[i]
+    side.num_holding = kept + held - at
 
 
 @inline
-def _load(e, seq):
+def _load(e, seq, place):
     """Memory for the whole prompt of the head of the queue, and for a first token that has been handed out: then it
-    can start without asking again. What is cached here is not read."""
+    can start without asking again. What is cached here is not read. place: in `holding`."""
     q, bt = e.seqs, e.rules.block_tokens
     slot, prompt, known = peek_slot(e.slots), q.prompt[seq], q.prompt[seq] + q.generated[seq]
     hits, link, tied = kv.lookup(e, seq, (prompt - 1) // bt, e.slots.table[slot])
@@ -129,8 +134,7 @@ def _load(e, seq):
     kv.extend(e, slot, known)
     e.slots.rec[slot, PHASE] = LOADING
     set_state(e, seq, TRANSFERRING)
-    e.side.holding[e.side.num_holding] = slot
-    e.side.num_holding += 1
+    e.side.holding[place] = slot
     post(e.side.outbox, MEMORY, seq)
     return True
 
@@ -156,11 +160,10 @@ def _start(e, slot):
 
 
 @inline
-def _compute_here(e, slot, budget, threshold):
-    """Its read failed: what it holds goes back, and its prompt is computed here. Returns tokens planned."""
-    seq = e.slots.rec[slot, SEQ]
+def _give_back(e, seq):
+    """Its read failed: what it holds goes back, and at the head of the queue it waits to be computed here."""
     q = e.seqs
-    _free(e, slot)
+    free_memory(e, seq)
     e.side.num_ended -= 1
     q.present[seq] = 0
     q.scheduled[seq] = e.now
@@ -169,19 +172,6 @@ def _compute_here(e, slot, budget, threshold):
         queue_by_urgency(e, seq)
     else:
         queue_front(e, seq)
-    slot, tokens = try_admit(e, seq, budget, threshold)
-    if slot == NO_SLOT:
-        return np.int64(0)
-    add_row(e, slot, tokens, np.int64(0))
-    return tokens
-
-
-@jit
-def _free(e, slot):
-    seq = e.slots.rec[slot, SEQ]
-    kv.release(e, slot)
-    close_slot(e, slot)
-    e.seqs.slot[seq] = NO_SLOT
 
 
 commit = token_budget.commit
@@ -193,8 +183,7 @@ def read_ended(e, seq, good):
     """A read is over: its sequence has its KV, or never will, or was over before and lets go now."""
     slot = e.seqs.slot[seq]
     if e.slots.rec[slot, PHASE] == DRAINS:
-        _free(e, slot)
-        close_sequence(e, seq, FAILED if e.seqs.flagged[seq] == 0 else CANCELLED)
+        let_go(e, seq, FAILED if e.seqs.flagged[seq] == 0 else CANCELLED)
         return
     e.slots.rec[slot, PHASE] = LOADED if good else LOST
     e.side.num_ended += 1
@@ -241,8 +230,7 @@ def cancel(e, seq):
     elif phase == LOADED or phase == LOST:
         _leave(e, slot)
         e.side.num_ended -= 1
-        _free(e, slot)
-        close_sequence(e, seq, CANCELLED)
+        let_go(e, seq, CANCELLED)
     elif phase == DRAINS:
         e.seqs.flagged[seq] = 1
     elif e.calendar.active:

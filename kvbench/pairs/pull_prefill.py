@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import entry, jit
-from ..scheduler import kv, token_budget
-from ..scheduler.lifecycle import close_sequence, count_token, first_token_out
+from ..scheduler import kv, lifecycle, token_budget
+from ..scheduler.lifecycle import count_token, first_token_out
 from ..scheduler.mail import post
-from ..scheduler.queues import close_slot, run_remove
+from ..scheduler.queues import run_remove
 from ..scheduler.side import COMPUTED_PROMPT
 from ..scheduler.spent import note_end
 from ..scheduler.state import set_state
@@ -66,11 +66,7 @@ def _park(e, slot):
 @entry
 def let_go(e, seq):
     """It has been read, or nobody will: its memory goes back."""
-    slot = e.seqs.slot[seq]
-    kv.release(e, slot)
-    close_slot(e, slot)
-    e.seqs.slot[seq] = NO_SLOT
-    close_sequence(e, seq, FINISHED)
+    lifecycle.let_go(e, seq, FINISHED)
 
 
 @entry

@@ -15,17 +15,7 @@ import numpy as np
 from ..client.clients import DEADLINE, close
 from ..core.jit import entry, inline, jit
 from ..kernels.event_heap import push_event
-from ..memory.operations import (
-    ENDED,
-    OP_OWNER,
-    OP_SOURCE_EPOCH,
-    OP_STATE,
-    OP_TAG,
-    OP_TARGET_EPOCH,
-    detach,
-    detach_target,
-    heard,
-)
+from ..memory.operations import ENDED, OP_OWNER, OP_STATE, heard
 from ..scheduler.mail import LEAVE, is_unread, post, take
 from ..scheduler.queues import take_ended
 from ..scheduler.side import BROKEN, CHUNK, CONNECTED, MEMORY, TIMED_OUT_CONNECTION
@@ -52,16 +42,17 @@ from .state import (
     DUE,
     FAULT,
     LANDED,
-    LAST_OF_ALL,
+    MORE_FOLLOWS,
     NO_DECODER,
     NOT_YET,
     QUIT,
     SENT,
+    THE_LAST,
     go_wrong,
     least_loaded,
     wake,
 )
-from .transfer import break_off, over, send_blocks
+from .transfer import break_off, over, read_is_done, send_blocks, write_is_done
 
 
 def verb(pairs, c, engines, ready, stepping, what, subject, k, now):
@@ -166,7 +157,7 @@ def _prefill_news(pairs, c, engines, ready, stepping, k, now):
         kind, seq = take(e.side.outbox)
         if kind == CHUNK:
             if pairs.layers > 0 and pairs.broken[seq] == 0:
-                _send(pairs, c, engines, e, seq, False, now)
+                _send(pairs, c, engines, e, seq, MORE_FOLLOWS, now)
         else:
             _computed(pairs, c, engines, ready, stepping, e, seq, now)
     while e.ended_head != NO_SEQ:
@@ -201,7 +192,7 @@ def _computed(pairs, c, engines, ready, stepping, e, seq, now):
     if pairs.hands_out:
         q.first_token[seq] = e.seqs.first_token[seq]
         q.last_token[seq] = e.slots.rec[e.seqs.slot[seq], LAST_TOKEN]
-    _send(pairs, c, engines, e, seq, True, now)
+    _send(pairs, c, engines, e, seq, THE_LAST, now)
 
 
 @jit
@@ -262,28 +253,20 @@ def _due(pairs, c, engines, ready, stepping, subject, now):
 @entry
 def prefill_landed(e, row):
     """The prefill engine hears of the end of a transfer."""
-    ops = e.operations
-    if ops.rows[row, OP_SOURCE_EPOCH] == e.side.epoch:
-        detach(ops, row, e.pool)
-        seq = ops.rows[row, OP_OWNER]
-        if ops.rows[row, OP_TAG] == LAST_OF_ALL:
-            if e.seqs.state[seq] == SENDING:
-                push_prefill.let_go(e, seq, ops.rows[row, OP_STATE] == ENDED)
-            elif e.seqs.state[seq] < FIRST_TERMINAL:
-                push_prefill.cancel(e, seq)
-    heard(ops, row)
+    if read_is_done(e, row):
+        seq = e.operations.rows[row, OP_OWNER]
+        if e.seqs.state[seq] == SENDING:
+            push_prefill.let_go(e, seq, e.operations.rows[row, OP_STATE] == ENDED)
+        elif e.seqs.state[seq] < FIRST_TERMINAL:
+            push_prefill.cancel(e, seq)
+    heard(e.operations, row)
 
 
 @entry
 def decode_landed(e, row):
     """The decode engine hears of the end of a transfer."""
-    ops = e.operations
-    if ops.rows[row, OP_TARGET_EPOCH] == e.side.epoch:
-        detach_target(ops, row, e.pool)
-        seq = ops.rows[row, OP_OWNER]
-        if ops.rows[row, OP_TAG] == LAST_OF_ALL:
-            how = CONNECTED
-            if ops.rows[row, OP_STATE] != ENDED:
-                how = max(e.side.connection[seq], BROKEN)
-            push_decode.transferred(e, seq, how)
-    heard(ops, row)
+    if write_is_done(e, row):
+        seq = e.operations.rows[row, OP_OWNER]
+        is_there = e.operations.rows[row, OP_STATE] == ENDED
+        push_decode.transferred(e, seq, CONNECTED if is_there else max(e.side.connection[seq], BROKEN))
+    heard(e.operations, row)

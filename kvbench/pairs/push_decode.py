@@ -17,7 +17,7 @@ from ..core.jit import entry, inline, jit
 from ..scheduler import kv, prefill_first
 from ..scheduler.calendar import join, leave, tick
 from ..scheduler.due import open_due
-from ..scheduler.lifecycle import close_sequence, end
+from ..scheduler.lifecycle import close_sequence, end, let_go
 from ..scheduler.mail import post
 from ..scheduler.prefill_first import plan_decodes, prepare_decode
 from ..scheduler.queues import close_slot, queue_back, queue_remove, run_append
@@ -167,10 +167,7 @@ def _poll_transfers(e):
             _receive(e, slot)
         else:
             kv.adopt(e, slot, e.seqs.prompt[seq])  # nothing of it is shown; it decides how its blocks are given back
-            kv.release(e, slot)
-            close_slot(e, slot)
-            e.seqs.slot[seq] = NO_SLOT
-            close_sequence(e, seq, end_of(e, seq))
+            let_go(e, seq, end_of(e, seq))
         give_mark(side, seq)
     side.num_holding = kept
 

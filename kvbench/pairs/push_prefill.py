@@ -17,7 +17,7 @@ from ..scheduler.lifecycle import close_sequence, count_token, drop_waiting, end
 from ..scheduler.mail import post
 from ..scheduler.prefill_first import may_prefill, prefill
 from ..scheduler.queues import close_slot, queue_back
-from ..scheduler.side import BROKEN, CHUNK, COMPUTED_PROMPT, CONNECTED, UNCONNECTED
+from ..scheduler.side import BROKEN, CHUNK, COMPUTED_PROMPT, CONNECTED, UNCONNECTED, WENT_WRONG
 from ..scheduler.spent import note_end
 from ..scheduler.state import set_state
 from ..scheduler.state_columns import (
@@ -146,7 +146,7 @@ def cancel(e, seq):
     state, flagged = e.seqs.state[seq], e.seqs.flagged[seq]
     e.seqs.flagged[seq] = 1
     if state == SENDING and flagged == 1:
-        let_go(e, seq, False)
+        let_go(e, seq, WENT_WRONG)
     elif state == BOOTSTRAPPING:
         if e.side.connection[seq] == UNCONNECTED:
             e.side.num_ended += 1

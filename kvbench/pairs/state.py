@@ -32,6 +32,9 @@ LINK_DOWN, LINK_UP, DEAF, HEARING, MUTE, HEARD, LATE, IN_TIME = (np.int64(i) for
 # LINK_DOWN  what moves over it fails when it would have ended. DEAF: heartbeats are lost. MUTE: notices of reads are
 # LATE       the router tells no decode engine of what is computed
 
+THE_LAST, MORE_FOLLOWS = np.bool_(True), np.bool_(False)
+"""Whether a transfer is the last of its sequence."""
+
 NOT_YET = np.int64(-1)
 NO_ATTEMPT = np.int64(-1)
 NO_DECODER = np.int64(-1)

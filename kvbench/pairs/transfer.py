@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.jit import jit
+from ..core.jit import inline, jit
 from ..costs.links import transfer_ns
 from ..memory import links
 from ..memory.operations import (
@@ -24,6 +24,8 @@ from ..memory.operations import (
     abort,
     attach,
     attach_target,
+    detach,
+    detach_target,
     open_row,
 )
 from .state import LAST_OF_ALL, NO_ATTEMPT, NOT_YET, OUT_OF_DATE
@@ -86,3 +88,26 @@ def over(pairs, engines, row, now):
         pairs.arrived_ns[seq] = now
         pairs.failed += pairs.broken[seq]
     return pairs.broken[seq] == 0
+
+
+@inline
+def read_is_done(e, row):
+    """The link has done with what a row reads of this engine. True: so it has with all of its sequence.
+
+    False in a later life of the engine: its blocks are others by now.
+    """
+    ops = e.operations
+    if ops.rows[row, OP_SOURCE_EPOCH] != e.side.epoch:
+        return False
+    detach(ops, row, e.pool)
+    return ops.rows[row, OP_TAG] == LAST_OF_ALL
+
+
+@inline
+def write_is_done(e, row):
+    """The same of what a row writes into this engine."""
+    ops = e.operations
+    if ops.rows[row, OP_TARGET_EPOCH] != e.side.epoch:
+        return False
+    detach_target(ops, row, e.pool)
+    return ops.rows[row, OP_TAG] == LAST_OF_ALL

@@ -2,8 +2,9 @@
 
 The best has the most goodput where something is promised, else the lowest p99 of TTFT; of replays without a clock the
 highest hit rate. A point that finished fewer of its sequences than another is never best: refusing the long ones makes
-a tail look short. Points under several seeds are told apart where all pairs of seeds lie one way, single ones where
-their 95 % intervals do not overlap.
+a tail look short. Points of different workloads do not compare: each workload has a best of its own. Points
+under several seeds are told apart where all pairs of seeds lie one way, single ones where their 95 % intervals do not
+overlap.
 """
 
 from __future__ import annotations
@@ -73,11 +74,25 @@ def choose(keys: Sequence[str], points: Sequence[Candidate], cache_only: bool) -
     fair = [i for i in _fair(points) if not math.isnan(points[i].mean(measure.figure))]
     if len(fair) < 2:
         return Choice(-1, (), (), idle)
-    if len({tuple(one.get("fingerprint") for one in points[i].seeds) for i in fair}) > 1:
-        return Choice(-1, (), ("No point is best: they have different workloads.",), idle)
+    workloads: dict[tuple[Any, ...], list[Candidate]] = {}
+    for point in points:
+        workloads.setdefault(tuple(one.get("fingerprint") for one in point.seeds), []).append(point)
+    if len(workloads) > 1:
+        told = tuple(filter(None, (_of_workload(keys, group, cache_only) for group in workloads.values())))
+        return Choice(-1, (), told or ("No point is best: they have different workloads.",), idle)
     best = max(fair, key=lambda i: measure.sign * points[i].mean(measure.figure))
     same = tuple(i for i in fair if i != best and not _differ(points[best], points[i], measure))
     return Choice(best, same, (_verdict(keys, points, measure, best, same, fair),), idle)
+
+
+def _of_workload(keys: Sequence[str], points: Sequence[Candidate], cache_only: bool) -> str:
+    """The verdict on the points of one workload, under the values that they share; "" where there is none."""
+    varied = [i for i in range(len(keys)) if len({point.values[i] for point in points}) > 1]
+    shared = [i for i in range(len(keys)) if i not in varied]
+    own = [Candidate(tuple(point.values[i] for i in varied), point.seeds) for point in points]
+    verdict = choose([keys[i] for i in varied], own, cache_only).verdict
+    head = _named([keys[i] for i in shared], Candidate(tuple(points[0].values[i] for i in shared), ()))
+    return f"{head}: {verdict[0][0].lower()}{verdict[0][1:]}" if verdict and head else "".join(verdict)
 
 
 def _measure(points: Sequence[Candidate], cache_only: bool) -> Measure:

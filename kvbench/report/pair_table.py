@@ -20,7 +20,7 @@ _TITLES = {
 
 def pair_section(figures: PairFigures, protocol: str, transfer: str) -> Section:
     """protocol, transfer   as their keys name them"""
-    return Section("pd", f"{_ttft(figures)}\n\n{labelled(_lines(figures, protocol, transfer))}", asdict(figures))
+    return Section("pd", f"{_parts(figures)}\n\n{labelled(_lines(figures, protocol, transfer))}", asdict(figures))
 
 
 def pair_scalars(figures: PairFigures) -> dict[str, tuple[float | int | None, str]]:
@@ -48,12 +48,23 @@ def pair_scalars(figures: PairFigures) -> dict[str, tuple[float | int | None, st
     }
 
 
-def _ttft(figures: PairFigures) -> str:
-    rows = []
-    for name in TTFT_PARTS:
-        part = figures.ttft_ms[name]
-        rows.append([_TITLES[name], *(f"{value:,.2f}" if part else "-" for value in part or (0, 0, 0))])
-    return grid(["TTFT is the sum of", "mean ms", "p50", "p99"], rows)
+def _parts(figures: PairFigures) -> str:
+    """What TTFT is the sum of; where the first token does not wait for the transfer, what comes after it, too."""
+    rows = [_row(name, part) for name, part in figures.ttft_ms.items() if part and name not in figures.handoff_ms]
+    if not rows:
+        return "no request got its first token by both sides"
+    if figures.handoff_ms:
+        rows[-1][0] = "first token handed out"
+    text = grid(["TTFT is the sum of", *_HEAD], rows)
+    later = [_row(name, part) for name, part in figures.handoff_ms.items() if part]
+    return f"{text}\n\n{grid(['then, to the first step there', *_HEAD], later)}" if later else text
+
+
+_HEAD = ("mean ms", "p50", "p99")
+
+
+def _row(name: str, part: tuple[float, float, float]) -> list[str]:
+    return [_TITLES[name], *(f"{value:,.2f}" for value in part)]
 
 
 def _lines(figures: PairFigures, protocol: str, transfer: str) -> list[tuple[str, str]]:

@@ -156,6 +156,8 @@ def sweep_table(sweep: Sweep) -> str:
     marked = list(zip(found, fronts(found, sweep.complete), strict=True))
     shown = marked if len(marked) <= MOST_ROWS else [(point, on) for point, on in marked if on] or marked[:MOST_ROWS]
     columns = {"TPOT p99 ms": "p99_tpot_ms", "TTFT p99 ms": "p99_ttft_ms", "hit %": "hit_rate"}
+    if any(row.figures.get("goodput") is not None for row in sweep.rows):
+        columns = {"goodput/s": "goodput"} | columns
     header = [*short_names(sweep.keys), "tokens/s/device", *columns, "n", "front"]
     rows = [
         [
@@ -190,7 +192,7 @@ def _means(sweep: Sweep, point: Point, columns: Mapping[str, str]) -> list[str]:
 
 def _narrow(header: list[str], rows: list[list[str]]) -> str:
     """The table; where it is too wide, columns of figures go, the last first."""
-    figures = ["hit %", "TTFT p99 ms"]
+    figures = ["hit %", "TTFT p99 ms", "TPOT p99 ms"][: 3 if "goodput/s" in header else 2]
     while True:
         text = grid(header, rows)
         if not figures or max(map(len, text.splitlines())) <= WIDTH:

@@ -28,6 +28,7 @@ from .state_columns import (
     KNOWN,
     LAST_TOKEN,
     LEAK_ON_CANCEL,
+    NO_SLOT,
     PHASE,
     PREEMPTED,
     PREFILLING,
@@ -154,6 +155,22 @@ def close_sequence(e, seq, state):
     q.finish[seq] = e.now + e.stages.delay_ns if state == FINISHED else e.now
     ended_append(e, seq)
     e.num_done += 1
+
+
+@jit
+def free_memory(e, seq):
+    """A sequence that holds memory and does not run gives it back, with its slot."""
+    slot = e.seqs.slot[seq]
+    kv.release(e, slot)
+    close_slot(e, slot)
+    e.seqs.slot[seq] = NO_SLOT
+
+
+@inline
+def let_go(e, seq, state):
+    """The same, and it ends."""
+    free_memory(e, seq)
+    close_sequence(e, seq, state)
 
 
 @inline

@@ -26,6 +26,9 @@ COMPUTED_PROMPT, CHUNK, MEMORY, GIVEN_UP = np.arange(4)
 # Connection of a sequence, under push: as its engine has heard.
 UNCONNECTED, CONNECTED, BROKEN, TIMED_OUT_CONNECTION = (np.int64(i) for i in range(4))
 
+# How a read or a transfer ended: typed, since a literal would compile a callee of its own.
+WENT_WELL, WENT_WRONG = np.bool_(True), np.bool_(False)
+
 
 @struct
 class Side:

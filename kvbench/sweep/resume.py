@@ -14,7 +14,7 @@ from ..bench.run import Progress
 from ..core.errors import KvbenchError, UsageError
 from ..report.sweep import Sweep, SweepRow
 from .digest import point_digest
-from .grid import Axis, Point
+from .grid import Axis, Point, keys_of
 from .run import groups
 from .task import Outcome, Task, attempts_file, finished
 
@@ -40,7 +40,7 @@ class Planned:
 
 def with_seeds(axes: Sequence[Axis], count: int | None, first: int) -> list[Axis]:
     """The axes and, where none of them is it, one of the seeds: the fastest. UsageError: seeds are said twice."""
-    if any(axis.key == SEED for axis in axes):
+    if SEED in keys_of(axes):
         if count is not None:
             raise UsageError("--seeds and --grid seed=... both name seeds; leave one of them out")
         return list(axes)
@@ -49,7 +49,7 @@ def with_seeds(axes: Sequence[Axis], count: int | None, first: int) -> list[Axis
 
 def plan(axes: Sequence[Axis], points: Sequence[Point], folder: Path, steps: bool) -> Planned:
     """What is to be run. A point is there when its run.json has the digest that its configuration has now."""
-    keys = [axis.key for axis in axes]
+    keys = keys_of(axes)
     tasks, there = [], {}
     for index, point in enumerate(points):
         digest = point_digest(point.system)
@@ -59,7 +59,7 @@ def plan(axes: Sequence[Axis], points: Sequence[Point], folder: Path, steps: boo
         figures = finished(own, digest, steps)
         if figures is not None:
             there[index] = Outcome(index, figures)
-    return Planned(tuple(keys), tuple(points), tuple(tasks), there)
+    return Planned(keys, tuple(points), tuple(tasks), there)
 
 
 def run_sweep(planned: Planned, run: Run, progress: Progress, warn: Warn) -> tuple[Sweep, bool]:

@@ -18,7 +18,7 @@ from ..core.errors import UsageError
 from ..offline.replay import check_replay
 from ..report.grid import Grid, GridRow, run_figures
 from ..workload.build import build_workload, workload_part
-from .grid import Axis, Point
+from .grid import Axis, Point, keys_of
 
 Keep = Callable[[int, Result], None]
 """Called with the number of a point and its result, which is not kept here."""
@@ -106,8 +106,8 @@ def _grid(
     first = points[0]
     return Grid(
         run=first.configured.name,
-        keys=tuple(axis.key for axis in axes),
-        units={axis.key: key_tree().key_of(axis.key, "grid").unit for axis in axes},
+        keys=keys_of(axes),
+        units={key: key_tree().key_of(key, "grid").unit for key in keys_of(axes)},
         rows=rows,
         cache_only=cache_only,
         policy=first.system.settings.cache.eviction or "lru",
@@ -121,7 +121,7 @@ def _head(
     axes: Sequence[Axis], points: Sequence[Point], figures: dict[int, dict[str, Any]], cache_only: bool
 ) -> tuple[tuple[str, str], ...]:
     """What all points share; a key that is an axis stands in the table."""
-    varied = {axis.key for axis in axes}
+    varied = set(keys_of(axes))
     config = points[0].system.config
     prints = {str(found["fingerprint"])[:16] for found in figures.values() if found.get("fingerprint")}
     workload = f"seed {config['seed']}" + (f"; fingerprint {next(iter(prints))}" if len(prints) == 1 else "")

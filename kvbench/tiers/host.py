@@ -2,6 +2,7 @@
 
     find        how far the tier continues a prefix that the device has
     reserve     a slot for a copy that is about to be written, evicting if need be: COPYING
+    put         a copy is written in no time
     confirm     they are written: CONFIRMED, and so found
     withdraw    they never will be: the slots are free again
     pin, unpin  an operation reads them: nobody evicts them
@@ -247,6 +248,23 @@ def reserve(tier, content, parent, depth):
         on_insert(nodes, slot, order.clock)
     tier.counters[WRITTEN] += 1
     return slot
+
+
+@jit
+def put(tier, content, parent, depth):
+    """A copy is written in no time; its parent stays meanwhile. False: there is no space, or no parent (closed)."""
+    above = slot_of(tier, parent) if tier.closed and depth > 0 else NO_SLOT
+    if above != NO_SLOT:
+        tier.order.nodes[above, LOCK] += 1
+    elif tier.closed and depth > 0:
+        return False
+    slot = reserve(tier, content, parent, depth)
+    if above != NO_SLOT:
+        unlock(tier, above)
+    if slot != NO_SLOT:
+        tier.slots[0] = slot
+        confirm(tier, tier.slots, 0, 1)
+    return slot != NO_SLOT
 
 
 @jit

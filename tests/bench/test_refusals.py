@@ -12,7 +12,7 @@ from kvbench.bench.refusals import failures
 from kvbench.bench.run import run
 from kvbench.bench.system import build_system
 from kvbench.core.errors import UsageError
-from kvbench.core.journal import FAILED
+from kvbench.core.journal import FAILED, FINISHED, REFUSED
 
 CHUNKLESS = "scheduler.enable_chunked_prefill=false"
 
@@ -91,3 +91,18 @@ def test_sequences_that_failed_are_told_with_the_reason():
     )
     (told,) = failures(replace(journal, status=status, scheduled_ns=scheduled), several=True)
     assert told.endswith("2 had begun when their engine or a transfer failed, 1 found no engine that could run them")
+
+
+PUSH = ("preset=sglang", "block_tokens=1", "pd.prefill=1", "pd.decode={engines=1, cache.blocks=1400}")
+
+
+@pytest.mark.parametrize("until", ["connection", "memory"])
+def test_what_never_fits_beside_the_reserve_is_refused_and_keeps_nobody_waiting(until):
+    result = run(configured(*PUSH, f"pd.bootstrap_until={until}"))
+    (told,) = result.warnings
+    assert "sequences were refused at arrival" in told
+    assert "exceed the decode side's cache with pd.reserved_decode_tokens beside the prompt" in told
+    refused = result.journal.status == REFUSED
+    prompt = result.requests.prompt_tokens[result.journal.request_index]
+    np.testing.assert_array_equal(refused, prompt + 512 > 1400)
+    assert (result.journal.status[~refused] == FINISHED).all()

@@ -16,6 +16,9 @@ from .test_run import configured, run
     [
         (("tiers.storage.blocks=10",), "storage lies behind a host"),
         (("tiers.host.ratio=1", "tiers.storage.bytes=10"), "is less than a block"),
+        (("tiers.host.ratio=1", "links.host.up=0.0001"), "0.001 is the least"),
+        (("tiers.host.blocks=60000", "cache.blocks=100", "check=true"), "there are 60,100; lower tiers.host.blocks"),
+        (("tiers.host.blocks=900000000", "cache.blocks=100"), "of this machine's memory"),
         (("tiers.host.bytes=10",), "is less than a block"),
         (("tiers.host.ratio=1", "tiers.storage.min_prefetch_tokens=100"), "is no multiple of block_tokens = 16"),
         (("tiers.host.ratio=1", "device=gb200"), "a tier needs a link"),

@@ -30,7 +30,7 @@ def test_full_runs_leave_a_table_and_a_folder_for_each_point(fake_engine, tmp_pa
     assert "2 workloads" in head
     assert table.split()[:2] == ["blocks", "seed"]
     assert len(table.splitlines()) == 2 + 4
-    assert "No point is best: they have different workloads." in printed
+    assert "seed 1: no difference" in printed
     assert err == f"kvbench: wrote grid.csv and a folder for each point to {out}\n"
     frame = pd.read_csv(out / "grid.csv")
     assert frame[["cache.blocks", "seed"]].values.tolist() == [[4000, 1], [4000, 2], [5000, 1], [5000, 2]]

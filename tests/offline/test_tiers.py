@@ -8,9 +8,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
+from kvbench.engine.integrity import check_integrity
 from kvbench.offline.replay import replay_cache
 from kvbench.offline.shared import Offline
+from kvbench.offline.warm import prepared
 from kvbench.tiers.rules import HostLink, LinkRules, StoreRules, TierRules
 
 from ..engine.compare import small_tables
@@ -69,3 +72,16 @@ def test_a_tier_behind_a_cache_without_bound_is_refused(system):
     requests = far_apart(request_table([plain(0, prompt=30)]), [0])
     with pytest.raises(UsageError, match=r"set cache\.blocks"):
         replay_cache(Offline(requests, engine.block_tokens), engine, small_tables())
+
+
+@EACH
+@pytest.mark.parametrize("seed", range(4))
+def test_a_warm_host_keeps_no_copy_whose_prefix_it_has_not(system, seed):
+    """A host smaller than its visitors, who leaves drawn at random: not the parent of what is just being written."""
+    asks = [plain(i, arrival_ns=1_000_000 * i, prompt=60, output=2) for i in range(6)]
+    engine = tiered(with_memory(system, 200), 5, eviction="random", state="warm", closed=True, store=4)
+    engine = replace(engine, seed=seed, check=True)
+    engine = replace(engine, tiers=replace(engine.tiers, store=replace(engine.tiers.store, state="warm")))
+    simulation = prepared(Simulation(request_table(asks), engine, small_tables()))
+    check_integrity(simulation.engine)
+    assert int((simulation.engine.tiers.host.content != 0).sum()) == 5

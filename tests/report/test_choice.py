@@ -51,6 +51,20 @@ def test_other_workloads_have_no_best():
     assert "different workloads" in text
 
 
+def test_each_workload_has_a_best_of_its_own():
+    def at(rate, split, ttft):
+        figures = point(split, ttft, fingerprint=f"of {rate}").seeds
+        return Candidate((rate, split), figures)
+
+    points = [at("5", "1", 30.0), at("5", "2", 10.0), at("9", "1", 40.0), at("9", "2", 70.0)]
+    found, _ = said(points, ("arrivals.rate", "pd.prefill"))
+    assert found.best == -1
+    assert found.verdict == (
+        "rate 5: best: prefill 2, TTFT p99 10.0 ms (the worst, prefill 1: 30.0 ms).",
+        "rate 9: best: prefill 1, TTFT p99 40.0 ms (the worst, prefill 2: 70.0 ms).",
+    )
+
+
 @pytest.mark.parametrize(("times", "same"), [(((10, 11, 12), (11, 12, 13)), ()), (((10, 11, 12), (11, 12, 11)), (1,))])
 def test_seeds_decide_by_pairs(times, same):
     points = [Candidate((str(i),), tuple({"p99_ttft_ms": float(t)} for t in seeds)) for i, seeds in enumerate(times)]

@@ -6,7 +6,7 @@ import pytest
 
 from kvbench.bench.configure import configure
 from kvbench.core.errors import UsageError
-from kvbench.sweep.grid import Axis, folder_name, make_points, parse_axis
+from kvbench.sweep.grid import Axis, folder_name, make_points, parse_axis, values_by_key
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,31 @@ def test_values_and_ranges(text, values):
         "seed=0..9*2",
         "seed=1..9+0",
         "seed=1..9+-1",
+        "pd.prefill:pd.decode=1:2,3",
+        "pd.prefill:pd.decode=1:2:3",
+        "pd.prefill:pd.decode=1:",
+        "pd.prefill:=1:2",
     ],
 )
 def test_what_is_no_axis(text):
     with pytest.raises(UsageError, match="--grid"):
         parse_axis(text)
+
+
+def test_keys_that_change_together_are_columns_of_their_own():
+    together = parse_axis("pd.prefill:pd.decode=1:3,2:2,{engines=3, tp=1}:1")
+    assert together.keys == ("pd.prefill", "pd.decode")
+    assert values_by_key([together]) == {"pd.prefill": ("1", "2", "{engines=3, tp=1}"), "pd.decode": ("3", "2", "1")}
+    found = points("fleet.replicas:pd.prefill:pd.decode=4:0:0,1:1:3", "seed=1,2")
+    assert [p.values for p in found] == [
+        ("4", "0", "0", "1"),
+        ("4", "0", "0", "2"),
+        ("1", "1", "3", "1"),
+        ("1", "1", "3", "2"),
+    ]
+    assert [p.system.config["fleet.replicas"] for p in found] == [4, 4, 1, 1]
+    with pytest.raises(UsageError, match="twice"):
+        points("pd.prefill:pd.decode=1:1", "pd.decode=2,3")
 
 
 def points(*texts: str):
