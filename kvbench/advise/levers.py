@@ -57,6 +57,17 @@ def shorter_prompt_parts(system: System, e: Evidence) -> list[Option]:
     return [one("a share for long prompts", "scheduler.long_prefill_token_threshold", size) for size in sizes]
 
 
+def step_target(system: System, e: Evidence) -> list[Option]:
+    """Prompt tokens of a step as its time allows, instead of a number of them."""
+    config = system.config
+    alone = config["pd.prefill"] == config["pd.decode"] == 0 and config["dp"] == config["ep"] == 1
+    paged = config["cache.allocation"] == "paged" and not config["cache.copy_on_write"]
+    fits = alone and paged and _is_vllm(system) and config["scheduler.enable_chunked_prefill"]
+    if not fits or config["scheduler.step_target_ms"] or not e.decode_ms:
+        return []
+    return [one("step target", "scheduler.step_target_ms", round(times * e.decode_ms, 2)) for times in (3, 6)]
+
+
 def larger_chunks(system: System, e: Evidence) -> list[Option]:
     """Weights are read for more tokens at once; decodes beside them wait longer."""
     key = "scheduler.max_num_batched_tokens" if _is_vllm(system) else "scheduler.chunked_prefill_size"
@@ -172,7 +183,7 @@ def more_ranks(system: System, e: Evidence) -> list[Option]:
 
 
 OF_SYMPTOM: dict[str, tuple[Lever, ...]] = {
-    "prefill-stalls": (smaller_chunks, shorter_prompt_parts, prefix_cache, separation),
+    "prefill-stalls": (smaller_chunks, shorter_prompt_parts, step_target, prefix_cache, separation),
     "prefixes-again": (
         prefix_cache,
         router,

@@ -249,6 +249,8 @@ def _check_runnable(config: Config) -> None:
                 f"{config.where[name]}: {name} = {config[name]} is not a rule of scheduler.discipline = "
                 f"{discipline}; choose {', '.join(allowed)}"
             )
+    if config["scheduler.step_target_ms"] > 0 or config["scheduler.equal_chunks"]:
+        _check_by_time(config)
     if config["cache.eviction"] == "tlru":
         _check_tlru(config)
     if config["cache.kind"] == "none" and config["cache.eviction"] not in ("", "lru"):
@@ -256,6 +258,15 @@ def _check_runnable(config: Config) -> None:
             f"{config.where['cache.eviction']}: cache.eviction = {config['cache.eviction']} needs "
             "cache.kind = radix or hash; none keeps nothing that could be evicted"
         )
+
+
+def _check_by_time(config: Config) -> None:
+    """A budget in time asks the cost tables of one engine."""
+    name = "scheduler.step_target_ms" if config["scheduler.step_target_ms"] > 0 else "scheduler.equal_chunks"
+    if config["clock"] == "measured":
+        raise UsageError(f"{config.where[name]}: {name} asks the modelled step times; leave clock = measured out")
+    if config["dp"] > 1 or config["ep"] > 1 or config["pd.prefill"] or config["pd.decode"]:
+        raise UsageError(f"{config.where[name]}: {name} is a rule of engines that step alone: without dp, ep and [pd]")
 
 
 def _measured_host(config: Config) -> dict[str, Any]:

@@ -279,6 +279,7 @@ def calendar_fits(settings: EngineSettings) -> bool:
         and (settings.cache.kind != "hash" or settings.cache.hit_same_step)
         and s.long_prefill_token_threshold == 0
         and s.prefill_schedule_interval == 1
+        and not s.goes_by_time
         and s.most_admitted <= s.max_num_batched_tokens  # every running sequence decodes in every step
     )
 

@@ -21,6 +21,7 @@ from ..scheduler import (
     reservation,
     shadow,
     static,
+    step_target,
     token_budget,
     token_budget_calendar,
     write_back,
@@ -68,6 +69,12 @@ DISCIPLINES |= {
     )
 }
 
+DISCIPLINES |= {
+    name.replace("token_budget", "step_target"): replace(
+        DISCIPLINES[name], name=name.replace("token_budget", "step_target"), schedule=step_target.schedule
+    )
+    for name in ("token_budget", "token_budget_overlapped")
+}
 DISCIPLINES["reservation"] = replace(DISCIPLINES["token_budget"], name="reservation", schedule=reservation.schedule)
 
 
@@ -79,6 +86,7 @@ def discipline_of(engine: Engine) -> Discipline:
         copy_on_write=rules.copy_on_write,
         reserves=rules.allocation != PAGED,
         prefill_first=rules.prefill_first,
+        by_time=not rules.prefill_first and (rules.step_target_ms > 0 or rules.equal_chunks),
         calendar=engine.calendar.active,
         overlap=engine.overlap,
         is_sorted=rules.order != FCFS,
@@ -93,6 +101,7 @@ def discipline_for(settings: EngineSettings) -> Discipline:
         copy_on_write=settings.cache.copy_on_write,
         reserves=settings.cache.allocation != "paged",
         prefill_first=prefill_first,
+        by_time=settings.scheduler.goes_by_time,
         calendar=runs_calendar(settings),
         overlap=settings.overlap,
         is_sorted=prefill_first and order_of(settings.scheduler.policy, settings.cache.kind) != FCFS,
@@ -105,6 +114,7 @@ def _find(
     copy_on_write: bool,
     reserves: bool,
     prefill_first: bool,
+    by_time: bool,
     calendar: bool,
     overlap: bool,
     is_sorted: bool,
@@ -115,7 +125,7 @@ def _find(
         return DISCIPLINES["copy_on_write"]
     if reserves:
         return DISCIPLINES["reservation"]
-    name = "prefill_first" if prefill_first else "token_budget"
+    name = "prefill_first" if prefill_first else "step_target" if by_time else "token_budget"
     name += "_calendar" if calendar else "_overlapped" if overlap else ""
     return DISCIPLINES[name + "_sorted" if is_sorted else name]
 

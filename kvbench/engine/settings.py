@@ -92,6 +92,17 @@ def _check_blocks(settings: EngineSettings) -> None:
         )
 
 
+def _check_step_target(settings: EngineSettings) -> None:
+    """A budget in time cuts prompts as it comes, and stands in the scheduler of paged continuous batching."""
+    key = "step_target_ms" if settings.scheduler.step_target_ms > 0 else "equal_chunks"
+    if not settings.scheduler.enable_chunked_prefill:
+        raise UsageError(f"scheduler.{key} cuts prompts; set scheduler.enable_chunked_prefill = true")
+    if settings.cache.copy_on_write or settings.cache.allocation != "paged" or settings.batching == "static":
+        raise UsageError(f"scheduler.{key} needs continuous batching, paged memory and cache.copy_on_write = false")
+    if settings.scheduler.prefill_schedule_interval > 1:
+        raise UsageError(f"scheduler.{key} beside scheduler.prefill_schedule_interval: set one of them")
+
+
 def check_rules(settings: EngineSettings) -> None:
     """Raise UsageError on rules of memory that do not go together, or not with the scheduler."""
     cache = settings.cache
@@ -122,6 +133,8 @@ def check_rules(settings: EngineSettings) -> None:
     if settings.scheduler.prefill_schedule_interval > 1 and (cache.copy_on_write or reserves):
         rule = "cache.copy_on_write" if cache.copy_on_write else f"cache.allocation = {cache.allocation}"
         raise UsageError(f"{rule} holds no prefills back; set scheduler.prefill_schedule_interval = 1")
+    if settings.scheduler.goes_by_time:
+        _check_step_target(settings)
     if settings.overlap and (cache.copy_on_write or reserves):
         rule = "cache.copy_on_write" if cache.copy_on_write else f"cache.allocation = {cache.allocation}"
         raise UsageError(f"{rule} runs step after step; set overlap = false")

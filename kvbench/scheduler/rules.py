@@ -75,11 +75,19 @@ class SchedulerRules:
     )
     prefill_schedule_interval: int = rule(1, "steps", "from one that prefills to the next; 1 = any step may", low=1)
     """Steps from one that prefills to the next, unless the queue did not empty; those between are of decodes alone."""
+    step_target_ms: float = rule(0.0, "ms", "of a step: decodes, then the prompt tokens that fit; 0 = off", low=0)
+    """See step_target; vllm-ascend's dynamic batch."""
+    equal_chunks: bool = rule(False, "", "a chunk deep in a prompt takes no longer than one at its start")
     reserve_full_isl: bool = rule(True, "", "admit only when the whole prompt fits, not just a chunk")
     """The whole input must fit in free blocks at admission, though only a chunk is allocated."""
     watermark: float = rule(0.0, "share", "of the blocks that an admission leaves free", low=0, high=1)
     self_preemption_ends_step: bool = rule(False, "", "a request that preempts itself ends the step's running loop")
     """0.19: the running loop stops when a request preempts itself; 0.33 goes on under policy priority."""
+
+    @property
+    def goes_by_time(self) -> bool:
+        """Whether the budget of a step is a time too, under token-budget."""
+        return self.discipline == TOKEN_BUDGET and (self.step_target_ms > 0 or self.equal_chunks)
 
     @property
     def most_admitted(self) -> int:

@@ -84,13 +84,14 @@ def _holds_prefill(e):
 
 @inline
 def schedule_running(e, budget, threshold):
+    """Rows behind those that are planned, for who has none yet. Returns the tokens left."""
     rec, plan = (
         e.slots.rec,
         e.plan,
     )  # arrays by name: a field read in the loop would count references each time
     bt, longest = e.rules.block_tokens, e.rules.max_model_len - 1
     holds_prefill, prefills = e.holds_prefill, False
-    rows = 0
+    rows = e.num_plan
     slot = e.slots.head
     while slot != NO_SLOT and budget > 0:
         following = rec[slot, NEXT]
@@ -99,7 +100,7 @@ def schedule_running(e, budget, threshold):
         if 0 < threshold < tokens:
             tokens = threshold
         tokens = min(tokens, budget, longest - start)
-        if tokens <= 0 or (holds_prefill and rec[slot, PHASE] != IN_DECODE):
+        if tokens <= 0 or rec[slot, ROW] >= 0 or (holds_prefill and rec[slot, PHASE] != IN_DECODE):
             slot = following
             continue
         before = rec[slot, BLOCKS]

@@ -36,7 +36,7 @@ def advice(changes: tuple[str, ...], *promises: Promise, budget: int = 4, seeds:
 @pytest.mark.parametrize(
     ("name", "lever"),
     [
-        ("prefill-stalls", "smaller chunks"),
+        ("prefill-stalls", "step target"),
         ("prefixes-again", "prefix cache"),
         ("memory-limits", "more blocks"),
         ("places-limit", "more at once"),
@@ -54,7 +54,7 @@ def test_the_right_lever_comes_first(name, lever):
 
 
 def test_too_much_load_is_answered_by_devices():
-    found = advice(PLANTED["too-much-load"], budget=8)
+    found = advice(PLANTED["too-much-load"], budget=10)
     assert found.symptoms[0].name == "too-much-load"
     assert found.best.devices > 1
     assert "twice the devices" in advice_table(found)

@@ -31,7 +31,9 @@ def reference(asks, settings, n: int, policy: str, load_by: str) -> World:
         closed_loop=settings.closed_loop,
     )
     router = ReferenceRouter(policy, n, settings.block_tokens, load_by=load_by)
-    world = World(asks, [reference_scheduler(settings) for _ in range(n)], as_lists(small_tables()), options, router)
+    tables = small_tables()
+    schedulers = [reference_scheduler(settings, tables) for _ in range(n)]
+    world = World(asks, schedulers, as_lists(tables), options, router)
     world.run()
     return world
 

@@ -23,6 +23,7 @@ from ..reference import overlapped, sglang_admission, timed, vllm_scheduler
 from ..reference.arrival import SglangArrival, VllmArrival
 from ..reference.engine import Ask, Options, TimedEngine
 from ..reference.sglang_memory import OutOfKvMemory
+from ..reference.step_target import StepTarget
 from .workloads import request_table
 
 COMPARED_TOTALS = (
@@ -66,7 +67,7 @@ def judge(settings: EngineSettings) -> VllmArrival | SglangArrival:
     )
 
 
-def reference_scheduler(settings: EngineSettings) -> timed.VllmSteps | timed.SglangSteps:
+def reference_scheduler(settings: EngineSettings, tables: CostTables) -> timed.VllmSteps | timed.SglangSteps:
     if settings.scheduler.discipline == PREFILL_FIRST:
         steps = overlapped.OverlapSglangSteps if settings.overlap else timed.SglangSteps
         return steps(_sglang_config(settings))
@@ -86,6 +87,7 @@ def reference_scheduler(settings: EngineSettings) -> timed.VllmSteps | timed.Sgl
         max_num_active_seqs=rules.max_num_active_seqs or None,
         long_prefill_token_threshold_adaptive=rules.long_prefill_token_threshold_adaptive,
         prefill_schedule_interval=rules.prefill_schedule_interval,
+        step_target=_step_target(settings, tables),
     )
     version = vllm_scheduler.VersionRules(
         frees_unhashed_to_front=cache_rules.free_order == "unhashed-first",
@@ -94,6 +96,14 @@ def reference_scheduler(settings: EngineSettings) -> timed.VllmSteps | timed.Sgl
         has_watermark=True,
     )
     return (overlapped.AsyncVllmSteps if settings.overlap else timed.VllmSteps)(config, version)
+
+
+def _step_target(settings: EngineSettings, tables: CostTables) -> StepTarget | None:
+    rules = settings.scheduler
+    if not rules.goes_by_time:
+        return None
+    whole = rules.max_num_batched_tokens if rules.equal_chunks else 0
+    return StepTarget(as_lists(tables), int(rules.step_target_ms * 1e6), whole)
 
 
 def _sglang_config(settings: EngineSettings) -> sglang_admission.SchedulerConfig:
@@ -136,7 +146,7 @@ def run_reference(asks: list[Ask], settings: EngineSettings, tables: CostTables)
         concurrency=settings.concurrency,
         closed_loop=settings.closed_loop,
     )
-    scheduler = reference_scheduler(settings)
+    scheduler = reference_scheduler(settings, tables)
     kind = overlapped.OverlappedEngine if settings.overlap else TimedEngine
     engine = kind(asks, scheduler, as_lists(tables), options, keeps_steps=settings.record_steps)
     engine.run()

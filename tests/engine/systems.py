@@ -73,6 +73,20 @@ def vllm(draw: st.DrawFn, version: str, fast: bool) -> Case:
     return asks, EngineSettings(rules, cache, block_tokens, 1000, fast=fast, **draw(clients()))
 
 
+@st.composite
+def by_time(draw: st.DrawFn) -> Case:
+    """vLLM's scheduler with a budget in time: from less than a decode alone takes to more than everything."""
+    asks, settings = draw(vllm("0.33", fast=False))
+    rules = replace(
+        settings.scheduler,
+        enable_chunked_prefill=True,
+        prefill_schedule_interval=1,
+        step_target_ms=draw(st.sampled_from([0.0, 0.0015, 0.003, 0.006, 0.05])),
+        equal_chunks=draw(st.booleans()),
+    )
+    return asks, replace(settings, scheduler=rules)
+
+
 def together(rules: SchedulerRules, most: int) -> SchedulerRules:
     """The same for copy on write, with so many sequences of a request running together."""
     seats = max(rules.max_num_seqs, most)

@@ -24,15 +24,17 @@ SYSTEMS = {
     "vllm-0.33": lambda fast: systems.vllm("0.33", fast),
     "sglang": systems.sglang,
 }
+WITHOUT_CALENDAR = {"vllm-by-time": lambda fast: systems.by_time()}
 
 
-@pytest.mark.parametrize("fast", [False, True], ids=["step", "calendar"])
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(
+    ("name", "fast"), [*((name, fast) for name in SYSTEMS for fast in (False, True)), ("vllm-by-time", False)]
+)
 def test_small_workloads(name, fast):
     """Integrity is recomputed after every step."""
 
     @settings(max_examples=NUM_CASES, phases=PHASES, suppress_health_check=list(HealthCheck))
-    @given(SYSTEMS[name](fast), st.sampled_from([0] if fast else [0, 0, 40_000]))
+    @given((SYSTEMS | WITHOUT_CALENDAR)[name](fast), st.sampled_from([0] if fast else [0, 0, 40_000]))
     def check(case: systems.Case, output_ns: int) -> None:
         asks, system = case
         simulation = compare(asks, replace(system, check=True, record_steps=True, output_ns_per_token=output_ns))
@@ -41,12 +43,12 @@ def test_small_workloads(name, fast):
     check()
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", [*SYSTEMS, *WITHOUT_CALENDAR])
 def test_overlapped(name):
     """Planning beside the device: late results, ends that are foreseen or not, and the clock of both."""
 
     @settings(max_examples=NUM_CASES, phases=PHASES, suppress_health_check=list(HealthCheck))
-    @given(SYSTEMS[name](False))
+    @given((SYSTEMS | WITHOUT_CALENDAR)[name](False))
     def check(case: systems.Case) -> None:
         asks, system = case
         compare(asks, replace(system, check=True, record_steps=True, overlap=True))

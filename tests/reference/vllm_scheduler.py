@@ -62,6 +62,7 @@ class SchedulerConfig:
     max_num_active_seqs: int | None = None  # admitted at most; None: max_num_seqs
     long_prefill_token_threshold_adaptive: bool = False
     prefill_schedule_interval: int = 1
+    step_target: object = None  # a step_target.StepTarget: decodes first, prompts as the time allows
 
     @property
     def max_admitted(self) -> int:
@@ -268,6 +269,8 @@ class VllmScheduler:
         plan = StepPlan(num_budget_tokens=self.config.max_num_batched_tokens)
         self._threshold = self._choose_threshold()
         self._cadence.open_step(self.running)
+        if self.config.step_target is not None:
+            self._schedule_decodes(plan)
         self._schedule_running(plan)
         if not plan.preempted:
             self._admit_waiting(plan)
@@ -318,7 +321,8 @@ class VllmScheduler:
         while self._running_index < len(self.running) and plan.num_budget_tokens > 0:
             request = self.running[self._running_index]
             num_new_tokens = self._num_running_tokens(request, plan.num_budget_tokens)
-            if num_new_tokens == 0 or (self._cadence.holds and request.is_in_prefill):
+            is_held = self._cadence.holds and request.is_in_prefill
+            if num_new_tokens == 0 or is_held or request.request_id in plan.rows:
                 self._running_index += 1
                 continue
             block_ids = self._allocate_or_preempt(request, num_new_tokens, plan)
@@ -329,6 +333,15 @@ class VllmScheduler:
             elif not self.rules.continues_after_self_preemption:
                 break
             # Else the index stands on the next request already, since this one has left the list.
+
+    def _schedule_decodes(self, plan: StepPlan) -> None:
+        self._cadence.holds = True
+        self._schedule_running(plan)
+        self._cadence.holds = False
+        decodes = [row.start + 1 for row in plan.rows.values()]
+        started = next((r.num_computed_tokens for r in self.running if r.is_in_prefill), 0)
+        budget = plan.num_budget_tokens
+        plan.num_budget_tokens = self.config.step_target.num_tokens(decodes, started, budget, self.config.block_size)
 
     def _num_running_tokens(self, request: Request, num_budget_tokens: int) -> int:
         num_new_tokens = self._cut_to_threshold(request.num_tokens - request.num_computed_tokens)
