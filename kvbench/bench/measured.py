@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..model.config import ModelConfig
     from ..model.forward import Model as CpuModel
     from ..model.paged import PagedModel
+    from ..tiers.rules import TierRules
 
 _LEAVE_BYTES = GIB // 2
 """Room for Python, activations and the packed copy of one matrix."""
@@ -129,6 +130,36 @@ def measured_settings(settings: EngineSettings) -> EngineSettings:
         record_steps=True,
         fast=False,
     )
+
+
+def measured_tiers(config: Config, rules: TierRules, budget: MemoryBudget) -> TierRules:
+    """Links take what copies take here. UsageError: a state that nobody has computed, a link's key, too much memory."""
+    from ..tiers.rules import HostLink, LinkRules
+
+    if not rules.on:
+        return rules
+    for name in ("tiers.host.state", "tiers.storage.state"):
+        if config[name] != "cold":
+            raise UsageError(
+                f"{config.where[name]}: the measured clock has no KV of an earlier visit; set {name} = cold and use a "
+                "first [[phase]] with exclude = true, which really runs"
+            )
+    for name in config.values:
+        modelled = name.startswith(("links.host.", "links.storage.")) and ".out_" not in name
+        if modelled and config.where[name] != DEFAULTS:
+            raise UsageError(
+                f"{config.where[name]}: {name} is of a modelled link; on the measured clock a copy takes as long as it "
+                "takes here: leave it out"
+            )
+    host, free = rules.host_blocks * budget.block_bytes, available_bytes()
+    if host + budget.kv_bytes + budget.weights_bytes + _LEAVE_BYTES > free:
+        raise UsageError(
+            f"{rules.host_blocks:,} blocks of host memory need {host / GIB:.2f} GiB beside the device's KV, and "
+            f"{free / GIB:.2f} GiB are free here; lower tiers.host.ratio, blocks or bytes"
+        )
+    free_link = LinkRules()
+    store = replace(rules.store, down=free_link, up=free_link)
+    return replace(rules, host_link=HostLink(), store=store, slowdown=0.0)
 
 
 def load_model(config: Config) -> CpuModel:
