@@ -183,7 +183,8 @@ def measured_run(config: Config, requests: Requests, settings: EngineSettings, t
     device.warm_up(temperature)
     short = replace(settings, check=False, faults=(), concurrency=0, closed_loop=False)
     prepared(MeasuredRun(_two_short_requests(settings), short, tables, device)).run()
-    return prepared(MeasuredRun(requests, settings, tables, device, temperature))
+    folder = Path(config["measured.storage_dir"]) if config["measured.storage_dir"] else None
+    return prepared(MeasuredRun(requests, settings, tables, device, temperature, folder=folder))
 
 
 def paged_model(config: Config, settings: EngineSettings, model: CpuModel) -> PagedModel:
@@ -255,6 +256,11 @@ def measured_lines(run: MeasuredRun, config: Config, block_bytes: int) -> tuple[
         )
     if m.copied_blocks:
         rows.insert(2, ("copies", f"{m.copied_blocks:,} blocks, {m.copied_blocks * block_bytes:,} bytes"))
+    if moved := {kind: size for kind, size in run.moves.moved_bytes.items() if size}:
+        told = ", ".join(f"{kind} {size / 1e6:,.1f} MB" for kind, size in moved.items())
+        rows.append(("moved", f"{told}; a copy takes on its link what it took here"))
+    if broken := run.moves.broken:
+        rows.append(("broken pages", f"{len(broken):,}, which were misses; the first is {broken[0]}"))
     return tuple(rows)
 
 
@@ -266,6 +272,8 @@ def details(run: MeasuredRun) -> dict[str, Any]:
         "device_s": round(m.device_ns / 1e9, 6),
         "host_s": round(m.host_ns / 1e9, 6),
         "copied_blocks": m.copied_blocks,
+        "moved_bytes": {kind: size for kind, size in run.moves.moved_bytes.items() if size},
+        "broken_pages": run.moves.broken,
         "token_hashes": run.digests(),
         "load_at_start": m.load,
     }

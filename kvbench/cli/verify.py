@@ -206,7 +206,8 @@ def tokens_command(
 
     compile_watch.quiet = quiet
     from ..report.tokens_table import tokens_report
-    from ..verify.tokens import KV_DTYPES, PLANTS, prove, variations
+    from ..verify.tokens import KV_DTYPES, PLANTS, prove
+    from ..verify.variations import variations
 
     if plant and plant not in PLANTS:
         raise UsageError(f"--plant {plant}: no such fault; there are {', '.join(PLANTS)}")

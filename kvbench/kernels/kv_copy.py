@@ -1,4 +1,4 @@
-"""Whole blocks of a paged cache to other blocks, of its own (copy on write) or of another memory, in all layers at once.
+"""Whole blocks of a paged cache to others, of its own (copy on write) or of another memory, in all layers at once.
 
 Copies are done in order, so one may read what an earlier one wrote. Threads share the layers, whose copies do not
 touch each other.

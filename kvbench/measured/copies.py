@@ -46,6 +46,7 @@ from ..memory.operations import (
     OP_TARGET,
     OP_TARGET_EPOCH,
     OP_TARGET_FIRST,
+    OP_TIER_COUNT,
     OP_TIER_FIRST,
     PREFETCH,
     RESERVED,
@@ -74,14 +75,28 @@ class Place:
 
 @dataclass
 class Copy:
-    """One that was made. ids: blocks or slots; a side that is no memory (a file, nothing) has none. sums: of each."""
+    """One that was made. ids: blocks or slots; a side that is no memory (a file, nothing) has none. sums: of each.
+
+    was_given   its source was somebody else's already (write-back)
+    """
 
     kind: int
+    owner: int
     source: Memory | None
     source_ids: I64
     target: Memory | None
     target_ids: I64
+    was_given: bool = False
     sums: list[int] = field(default_factory=list)
+
+    def compare(self) -> None:
+        """KvbenchError: one of its sides was written meanwhile. Nothing is known of a copy without sums."""
+        for memory, ids, is_source in ((self.source, self.source_ids, True), (self.target, self.target_ids, False)):
+            if memory is None or not self.sums or (is_source and self.was_given):
+                continue
+            for one, before, after in zip(ids.tolist(), self.sums, _sums(memory, ids), strict=True):
+                if before != after:
+                    raise KvbenchError(_violation(self.kind, one, is_source, self.owner))
 
 
 class Copies:
@@ -140,11 +155,17 @@ class Copies:
             if copy.target is not None and is_alive:
                 noise = np.full((copy.target_ids.size, copy.target.block_bytes), NOISE, np.uint8)
                 copy.target.write(copy.target_ids, noise)
-        elif is_alive and copy.sums:
-            self._compare(row, copy)
+        elif is_alive:
+            copy.compare()
+
+    def drain(self) -> None:
+        """The run is over: what is still under way is compared as it is."""
+        for copy in self._made.values():
+            if copy is not None:
+                copy.compare()
 
     def note_cached(self) -> None:
-        """Write-back: where the blocks lie that the next plan may evict; afterwards their names are all that is told."""
+        """Write-back: where the blocks lie that the next plan may evict, of which it tells the names alone."""
         place = self.places[0]
         if place.engine.tiers.writes_back:
             self._lies |= cached_prefixes(place.engine)
@@ -172,6 +193,8 @@ class Copies:
         copy = self._made[number] = self._sides(row, blocks)
         took = self._timed(lambda: self._carry_out(row, copy, blocks))
         stepwise.took(engine, at, took)
+        if kind == PREFETCH and copy.target_ids.size < row[OP_TIER_COUNT]:
+            stepwise.cut_short(engine, at, copy.target_ids.size)
         memory = copy.target if copy.target is not None else copy.source
         assert memory is not None
         ids = copy.target_ids if copy.target is not None else copy.source_ids
@@ -180,37 +203,37 @@ class Copies:
             copy.sums = _sums(memory, ids)
 
     def _timed(self, move: Callable[[], None]) -> int:
-        spent: list[int] = []
+        spent = [0]
 
         def run() -> None:
             begin = time.perf_counter_ns()
             move()
-            spent.append(time.perf_counter_ns() - begin)
+            spent[0] = time.perf_counter_ns() - begin
 
         self._launch(run)
         return max(spent[0], 1)
 
     def _sides(self, row: I64, blocks: NDArray[np.int32]) -> Copy:
         """From where to where."""
-        kind = int(row[OP_KIND])
+        kind, owner = int(row[OP_KIND]), int(row[OP_OWNER])
         source, target = (_ids(blocks, row, first) for first in (OP_FIRST, OP_TARGET_FIRST))
         slots = _ids(blocks, row, OP_TIER_FIRST)
         of, to = self.places[int(row[OP_SOURCE])], self.places[int(row[OP_TARGET])]
         if kind == BACKUP:
             if slots.size:
                 source = self._blocks_of(row, of, source, slots)
-            return Copy(kind, of.device, source, of.host if slots.size else None, slots)
+            return Copy(kind, owner, of.device, source, of.host if slots.size else None, slots, _is_written_back(row))
         if kind == LOAD:
             if to.engine.tiers.writes_back:
                 content = to.engine.tiers.host.content
                 self._lies |= {int(content[s]): int(b) for s, b in zip(slots, target, strict=True)}
-            return Copy(kind, to.host, slots, to.device, target)
+            return Copy(kind, owner, to.host, slots, to.device, target)
         if kind == PREFETCH:
-            return Copy(kind, None, slots[:0], to.host, slots)
+            return Copy(kind, owner, None, slots[:0], to.host, slots)
         if kind == STORE:
-            return Copy(kind, of.host, slots, None, slots[:0])
+            return Copy(kind, owner, of.host, slots, None, slots[:0])
         assert kind == SEND
-        return Copy(kind, of.device, source, to.device, target)
+        return Copy(kind, owner, of.device, source, to.device, target)
 
     def _blocks_of(self, row: I64, place: Place, offered: I64, slots: I64) -> I64:
         """The device's blocks of what is written to the host: it may have some of an offer already."""
@@ -229,24 +252,27 @@ class Copies:
             copy.target.copy_from(copy.source, np.stack((copy.source_ids, copy.target_ids), axis=1))
             return
         if copy.kind == BACKUP:  # without a tier: everything is read, and nothing is found again
-            copy.source.read(copy.source_ids)  # type: ignore[union-attr]
+            copy.source.read(copy.source_ids)
             return
         pages, slots = _ids(blocks, row, OP_STORE_FIRST), _ids(blocks, row, OP_TIER_FIRST)
         if copy.kind == STORE:
             self._store(copy, pages, slots)
         else:
-            self._fetch(row, copy, pages, slots)
+            self._fetch(copy, pages, slots)
 
     def _store(self, copy: Copy, pages: I64, slots: I64) -> None:
-        assert self._pages is not None and copy.source is not None
+        assert self._pages is not None
+        assert copy.source is not None
         names = self.places[0].engine.tiers.store.content
         for page, content in zip(pages.tolist(), copy.source.read(slots), strict=True):
             self._pages.write(page, int(names[page]), content)
 
-    def _fetch(self, row: I64, copy: Copy, pages: I64, slots: I64) -> None:
-        assert self._pages is not None and copy.target is not None
+    def _fetch(self, copy: Copy, pages: I64, slots: I64) -> None:
+        """Pages as far as they are sound; the first that is not ends it."""
+        assert self._pages is not None
+        assert copy.target is not None
         names = self.places[0].engine.tiers.store.content
-        for page, slot in zip(pages.tolist(), slots, strict=True):
+        for done, page in enumerate(pages.tolist()):
             name = int(names[page])
             try:
                 content = self._pages.read(page, name)
@@ -254,20 +280,9 @@ class Copies:
                 if (page, name) not in self._broken_slots:
                     self._broken_slots.append((page, name))
                     self.broken.append(str(error))
-                row[OP_STATE] = DRAINING  # it will have failed
+                copy.target_ids = slots[:done]
                 return
-            copy.target.write(np.array([slot]), content[None])
-
-    def _compare(self, row: I64, copy: Copy) -> None:
-        for memory, ids, is_source in (
-            (copy.source, copy.source_ids, True),
-            (copy.target, copy.target_ids, False),
-        ):
-            if memory is None or (is_source and _is_written_back(row)):  # its memory is somebody else's by now
-                continue
-            for one, before, after in zip(ids.tolist(), copy.sums, _sums(memory, ids), strict=True):
-                if before != after:
-                    raise KvbenchError(_violation(copy.kind, one, is_source, int(row[OP_OWNER])))
+            copy.target.write(slots[done : done + 1], content[None])
 
 
 def _is_written_back(row: I64) -> bool:
@@ -280,7 +295,7 @@ def _ids(blocks: NDArray[np.int32], row: I64, first: int) -> I64:
 
 
 def _sums(memory: Memory, ids: I64) -> list[int]:
-    return [zlib.crc32(content) for content in memory.read(ids)]
+    return [zlib.crc32(content) for content in memory.read(ids)] if ids.size else []
 
 
 def _violation(kind: int, one: int, is_source: bool, owner: int) -> str:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ..cluster.loop import CONTROL, DONE, FAULT, MOVED, MUST_WAIT, PAUSED, PLANNED
 from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError, UsageError
+from ..core.journal import Counters
 from ..core.requests import I64, Requests
 from ..costs.tables import CostTables
 from ..engine.cached import cached_prefixes
@@ -87,6 +88,7 @@ class MeasuredRun(Simulation):
         self.texts = Texts(with_beams(requests, settings), self._seqs["output"], device.vocab, settings.seed)
         self._worker = Worker(device, self.texts, settings.block_tokens, temperature, plant)
         self._stepper = stepwise.Stepper(self.world, self.engine)
+        self._plant = plant
         self._folder: TemporaryDirectory[str] | None = None
         self.moves = self._moves(device, folder)
         self._running: Future[DoneStep] | None = None
@@ -104,6 +106,8 @@ class MeasuredRun(Simulation):
                 folder = Path(self._folder.name)
             pages = PageFiles(folder, device.block_bytes)
         places = [Place(self.engine, device, host)]
+        if self._plant == "skip_move":
+            return Copies(places, pages, lambda move: None, compares=False)
         return Copies(places, pages, self._worker.run, compares=self.settings.check or not rules.on)
 
     # ---------------------------------------------------------------- the loop
@@ -127,6 +131,7 @@ class MeasuredRun(Simulation):
         """Run to the end, calling progress(sequences done, all) now and then."""
         try:
             super().run(progress)
+            self.moves.drain()
         finally:
             if self._running is not None:
                 self._running.result()
@@ -227,6 +232,14 @@ class MeasuredRun(Simulation):
             nobody = np.array([seq]), np.array([there * bt]), np.array([(len(blocks) - there) * bt])
             tables, copies = np.array([blocks], np.int32), np.empty((0, 2), np.int64)
             self._worker.launch(PlannedStep(*nobody, np.array([1 << 40]), tables, copies)).result()
+
+    def counters(self) -> Counters:
+        """Break-even is a figure of the cost tables: no tables say how long a prompt takes here."""
+        c = super().counters()
+        if c.tiers is None:
+            return c
+        tiers = replace(c.tiers, break_even=0.0, break_even_tokens=0, fetched=0, lost=0)
+        return replace(c, tiers=tiers)
 
     def attended_bytes(self, block_bytes: int) -> int:
         """KV that decode attention has read so far."""

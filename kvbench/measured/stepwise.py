@@ -19,11 +19,23 @@ from ..core.jit import PLAIN, entry
 from ..costs.tables import HOST
 from ..engine.step import STEP_USED, STEP_WASTE, execute, lag, lengthen, run_for
 from ..memory import links
-from ..memory.operations import BACKUP, LOAD, OP_KIND
+from ..memory.operations import (
+    BACKUP,
+    DRAINING,
+    LOAD,
+    OP_KIND,
+    OP_OWNER,
+    OP_STATE,
+    OP_STORE_COUNT,
+    OP_STORE_FIRST,
+    OP_TIER_COUNT,
+    OP_TIER_FIRST,
+)
 from ..scheduler import write_back
 from ..scheduler.spent import scaled
 from ..scheduler.state import Engine
 from ..tiers import host
+from ..tiers.state import PREFETCH_END, PREFETCH_NEXT, TRUNCATED_BLOCKS
 
 
 class Now(NamedTuple):
@@ -92,6 +104,20 @@ def took(e, row, ns):
         t.load_end = max(t.load_end, links.expected_end(e.links, ops, row))
     if ops.rows[row, OP_KIND] == BACKUP and t.writes_back:
         t.write_end = max(t.write_end, links.expected_end(e.links, ops, row))
+
+
+@entry
+def cut_short(e, row, count):
+    """Of a prefetch only the first `count` pages are there, and it asks for no more."""
+    t, rows, blocks = e.tiers, e.operations.rows, e.operations.blocks
+    missing, seq = rows[row, OP_TIER_COUNT] - count, rows[row, OP_OWNER]
+    host.withdraw(t.host, blocks, rows[row, OP_TIER_FIRST] + count, missing)
+    host.unpin(t.store, blocks, rows[row, OP_STORE_FIRST] + count, missing)
+    rows[row, OP_TIER_COUNT] = rows[row, OP_STORE_COUNT] = count
+    t.counts[TRUNCATED_BLOCKS] += missing + t.of_seq[seq, PREFETCH_END] - t.of_seq[seq, PREFETCH_NEXT]
+    t.of_seq[seq, PREFETCH_END] = t.of_seq[seq, PREFETCH_NEXT]
+    if count == 0:
+        rows[row, OP_STATE] = DRAINING  # it will have failed
 
 
 @entry

@@ -20,9 +20,9 @@ from ..core.requests import I64
 from ..model.forward import StepBatch, StepResult
 from .texts import Texts
 
-PLANTED = ("skip_copy", "wrong_block", "short_context")
-"""Faults that a test can plant in the worker: copies are not made, one table entry is another's, the last token of a
-context is not seen. The token proof has to notice each."""
+PLANTED = ("skip_copy", "wrong_block", "short_context", "skip_move")
+"""Faults that a test can plant: copies are not made, one table entry is another's, the last token of a context is not
+seen, nothing moves between memories. The token proof has to notice each."""
 
 
 class Memory(Protocol):

@@ -106,7 +106,7 @@ def _reserve(e, row):
         stop //= 2
     host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
     host.touch(tier, start if tier.arc.is_on else 0, stop)  # ARC: what it has offered before is no use again
-    kept = host.pin_present(tier, start, stop)
+    kept = host.pin_present(tier, max(start - 1, 0), stop)  # what the first of them continues stays, too
     count, is_closed = 0, tier.closed and not e.rules.planted & NO_PARENT
     for i in range(start, stop):
         content = tier.names[i]

@@ -93,6 +93,7 @@ class DigestModel(DigestMemory):
             a, b = source * self.bt, destination * self.bt
             self.kv[b : b + self.bt] = self.kv[a : a + self.bt]
 
+
 def answer(prompt: list[int], said: list[int]) -> list[int]:
     """What the model says after a prompt and each of the tokens that followed, with memory of its own."""
     state, drawn = 0, []
