@@ -85,6 +85,7 @@ MEASURED_KEYS: tuple[Key, ...] = (
     Key("measured.kv_gib", "float", 0.5, "GiB", "KV where cache.blocks is open", low=0.001, high=4096),
     Key("measured.threads", "int", 1, "threads", "of the kernels", low=1, high=1024),
     Key("measured.temperature", "float", 0.0, "", "of sampling; 0 is greedy", low=0, high=100),
+    Key("measured.storage_dir", "str", "", "", "folder of the page files of tiers.storage; empty: one that is removed"),
 )
 """Of clock = measured only; there `model` and `device` are those of the modelled clock and unused."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..model.config import ModelConfig
     from ..model.forward import Model as CpuModel
     from ..model.paged import PagedModel
+    from ..tiers.rules import TierRules
 
 _LEAVE_BYTES = GIB // 2
 """Room for Python, activations and the packed copy of one matrix."""
@@ -131,6 +132,36 @@ def measured_settings(settings: EngineSettings) -> EngineSettings:
     )
 
 
+def measured_tiers(config: Config, rules: TierRules, budget: MemoryBudget) -> TierRules:
+    """Links take what copies take here. UsageError: a state that nobody has computed, a link's key, too much memory."""
+    from ..tiers.rules import HostLink, LinkRules
+
+    if not rules.on:
+        return rules
+    for name in ("tiers.host.state", "tiers.storage.state"):
+        if config[name] != "cold":
+            raise UsageError(
+                f"{config.where[name]}: the measured clock has no KV of an earlier visit; set {name} = cold and use a "
+                "first [[phase]] with exclude = true, which really runs"
+            )
+    for name in config.values:
+        modelled = name.startswith(("links.host.", "links.storage.")) and ".out_" not in name
+        if modelled and config.where[name] != DEFAULTS:
+            raise UsageError(
+                f"{config.where[name]}: {name} is of a modelled link; on the measured clock a copy takes as long as it "
+                "takes here: leave it out"
+            )
+    host, free = rules.host_blocks * budget.block_bytes, available_bytes()
+    if host + budget.kv_bytes + budget.weights_bytes + _LEAVE_BYTES > free:
+        raise UsageError(
+            f"{rules.host_blocks:,} blocks of host memory need {host / GIB:.2f} GiB beside the device's KV, and "
+            f"{free / GIB:.2f} GiB are free here; lower tiers.host.ratio, blocks or bytes"
+        )
+    free_link = LinkRules()
+    store = replace(rules.store, down=free_link, up=free_link)
+    return replace(rules, host_link=HostLink(), store=store, slowdown=0.0)
+
+
 def load_model(config: Config) -> CpuModel:
     """The model with its weights, packed for this machine."""
     from ..kernels.threads import check_threads
@@ -152,7 +183,8 @@ def measured_run(config: Config, requests: Requests, settings: EngineSettings, t
     device.warm_up(temperature)
     short = replace(settings, check=False, faults=(), concurrency=0, closed_loop=False)
     prepared(MeasuredRun(_two_short_requests(settings), short, tables, device)).run()
-    return prepared(MeasuredRun(requests, settings, tables, device, temperature))
+    folder = Path(config["measured.storage_dir"]) if config["measured.storage_dir"] else None
+    return prepared(MeasuredRun(requests, settings, tables, device, temperature, folder=folder))
 
 
 def paged_model(config: Config, settings: EngineSettings, model: CpuModel) -> PagedModel:
@@ -224,6 +256,11 @@ def measured_lines(run: MeasuredRun, config: Config, block_bytes: int) -> tuple[
         )
     if m.copied_blocks:
         rows.insert(2, ("copies", f"{m.copied_blocks:,} blocks, {m.copied_blocks * block_bytes:,} bytes"))
+    if moved := {kind: size for kind, size in run.moves.moved_bytes.items() if size}:
+        told = ", ".join(f"{kind} {size / 1e6:,.1f} MB" for kind, size in moved.items())
+        rows.append(("moved", f"{told}; a copy takes on its link what it took here"))
+    if broken := run.moves.broken:
+        rows.append(("broken pages", f"{len(broken):,}, which were misses; the first is {broken[0]}"))
     return tuple(rows)
 
 
@@ -235,6 +272,8 @@ def details(run: MeasuredRun) -> dict[str, Any]:
         "device_s": round(m.device_ns / 1e9, 6),
         "host_s": round(m.host_ns / 1e9, 6),
         "copied_blocks": m.copied_blocks,
+        "moved_bytes": {kind: size for kind, size in run.moves.moved_bytes.items() if size},
+        "broken_pages": run.moves.broken,
         "token_hashes": run.digests(),
         "load_at_start": m.load,
     }

@@ -29,7 +29,7 @@ from ..workload.keys import FROM_SEED
 from .fleet import check_fleet, closed_groups
 from .pairs import check_pair_keys, is_paired
 from .start import check_start
-from .tiers import HOST_LINK_SHARE, closed_tiers, has_tiers, tier_rules
+from .tiers import HOST_LINK_SHARE, closed_tiers, tier_rules
 
 OF_DISCIPLINE: dict[str, dict[str, tuple[str, ...]]] = {
     TOKEN_BUDGET: {
@@ -148,13 +148,12 @@ def _measured_system(config: Config, asked: Config) -> System:
         check_config,
         cpu_budget,
         measured_settings,
+        measured_tiers,
         model_config,
         model_name,
         this_machine,
     )
 
-    if has_tiers(config):
-        raise UsageError("tiers run on the modelled clock: leave [tiers] out, or set clock = modelled")
     check_config(config)
     device, shape = this_machine(), model_config(config)
     model = catalogue_model(model_name(config), shape)
@@ -166,7 +165,9 @@ def _measured_system(config: Config, asked: Config) -> System:
     config = config.replaced({"cache.blocks": budget.num_blocks, "kv_dtype": "bf16"}, "memory budget")
     deployment = Deployment(device, model, block_tokens=config["block_tokens"], max_model_len=config["max_model_len"])
     costs = fitted(CostSettings(**config.section("costs")), device, "bf16")
-    settings = measured_settings(_settings(config, costs, budget, record_steps=True))
+    config = closed_tiers(config)
+    tiers = measured_tiers(config, tier_rules(config, deployment, budget), budget)
+    settings = replace(measured_settings(_settings(config, costs, budget, record_steps=True)), tiers=tiers)
     if config["cache.backup"]:
         settings = replace(settings, backup_ns_per_block=_copy_ns(config, deployment, budget, costs))
     check_rules(settings)

@@ -199,14 +199,15 @@ def tokens_command(
     """Run one workload under many caches and schedules on a real model: the same tokens everywhere.
 
     Presets, caches, block sizes, memory so small that sequences are preempted, chunks, overlap, forks that share
-    blocks, copies to the host. The sampled tokens of every sequence are compared with those of a plain run. Exit
-    code 1 when one differs (exact numerics).
+    blocks, copies to host memory and to files, and back. The sampled tokens of every sequence are compared with those
+    of a plain run. Exit code 1 when one differs (exact numerics).
     """
     from ..core.compile_watch import compile_watch
 
     compile_watch.quiet = quiet
     from ..report.tokens_table import tokens_report
-    from ..verify.tokens import KV_DTYPES, PLANTS, prove, variations
+    from ..verify.tokens import KV_DTYPES, PLANTS, prove
+    from ..verify.variations import variations
 
     if plant and plant not in PLANTS:
         raise UsageError(f"--plant {plant}: no such fault; there are {', '.join(PLANTS)}")

@@ -62,8 +62,8 @@ from .world import NO_INCIDENT, World
 
 # What advance returns. DONE; PAUSED: the time is reached; SLICE_OVER: call again; FAULT: see Engine.fault;
 # CONTROL: Python acts on World.at's Engine.control; PLANNED, MUST_WAIT: the measured clock runs the step of World.at,
-# or waits for the one that runs.
-DONE, PAUSED, SLICE_OVER, FAULT, CONTROL, PLANNED, MUST_WAIT = range(7)
+# or waits for the one that runs; MOVED: it looks at the bytes of the operation that ends next, and ends it.
+DONE, PAUSED, SLICE_OVER, FAULT, CONTROL, PLANNED, MUST_WAIT, MOVED = range(8)
 
 _EMPTY_PLANS = 4
 """A plan may be empty once or twice (a filter, a self-preemption); more often at one time is a deadlock."""
@@ -176,7 +176,10 @@ def _report(w, now):
 
 @inline
 def end_operation(w):
-    """What moves beside the steps and is there next. The engines at its two ends hear of it at their step boundary."""
+    """What moves beside the steps and is there next. The engines at its two ends hear of it at their step boundary.
+
+    Returns its row.
+    """
     now, end_next = w.links.next_ns, w.end_next
     row = end_next(w.links, w.operations)
     if w.operations.rows[row, OP_KIND] == SEND:
@@ -186,6 +189,7 @@ def end_operation(w):
         _land(w, source, row, now)
     if target >= 0 and target != source:
         _land(w, target, row, now)
+    return row
 
 
 @jit
@@ -269,7 +273,7 @@ def nothing_planned(w, e, k, status):
 def _advance(w, until_ns, max_steps, measured):
     """Run until `until_ns` (no step starts at or after it), or until max_steps steps have landed, or the end.
 
-    measured  return when a step is planned; the caller runs it, and calls again when it has landed
+    measured  return when a step is planned or an operation has ended; the caller runs or ends it, and calls again
     returns   see above
     """
     c, steps = w.clients, 0
@@ -283,6 +287,8 @@ def _advance(w, until_ns, max_steps, measured):
             if next_ns > until_ns:
                 return PAUSED
             if next_ns == w.links.next_ns:
+                if measured:
+                    return MOVED
                 end_operation(w)
             else:
                 seq = happen(w)

@@ -95,7 +95,7 @@ def share(
     rank = np.arange(seqs.request.size) - seqs.first[seqs.request]
     links = make_links()
     longest = int((requests.prompt_tokens + requests.output_tokens).max()) // settings.block_tokens + 2
-    storage = make_storage(settings.tiers.store, links, longest, settings.seed)
+    storage = make_storage(settings.tiers.store, links, longest, settings.seed, settings.check)
     return Shared(requests, seqs, keys, make_operations(), links, storage, rank)
 
 
@@ -187,6 +187,7 @@ def _memory(
             sizes.table,
             block_costs(policy_of(settings.tiers.eviction), costs, bt, sizes.table),
             settings.seed,
+            settings.check,
         ),
         "shadow": make_shadow(blocks, settings.check and not settings.cache.copy_on_write),
     }

@@ -29,7 +29,7 @@ from ..prefix.node import CHILDREN, DEPTH, LENGTH, LOCK, PARENT
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FETCHING
 from ..tiers.arc import T1, T2
-from ..tiers.host import ABSENT, COPYING, HostTier
+from ..tiers.host import ABSENT, CONFIRMED, COPYING, HostTier
 from ..tiers.state import PF_DONE, PREFETCH_STATE
 
 
@@ -64,6 +64,9 @@ def _check_pool(where: str, pool: HostTier, locks: Counter[int], writers: Counte
             raise KvbenchError(f"integrity: slot {slot} of {where} is written by {writers[slot]} operations")
     if set(locks) - set(kept.tolist()):
         raise KvbenchError(f"integrity: an operation touches a slot of {where} that has no copy")
+    for slot in kept.tolist() if pool.truth.size > 1 else ():
+        if state[slot] == CONFIRMED and pool.truth[slot] != content[slot]:
+            raise KvbenchError(f"integrity: slot {slot} of {where} is confirmed and holds something else")
     if pool.arc.is_on:
         _check_arc(where, pool, set(kept.tolist()))
     children = Counter(nodes[kept, PARENT].tolist())

@@ -30,7 +30,7 @@ from ..memory.operations import (
 )
 from ..prefix.block_hash import GONE
 from ..prefix.node import CHILDREN, LENGTH, LOCK, PARENT
-from ..tiers.host import ABSENT, COPYING, slot_of
+from ..tiers.host import ABSENT, CONFIRMED, COPYING, slot_of
 
 
 @jit
@@ -109,6 +109,8 @@ def _pool_agrees(e, tier, is_store):
         if not has_copy:
             continue
         if nodes[slot, LOCK] != locks[slot] or nodes[slot, CHILDREN] != children[slot]:
+            return False
+        if tier.truth.size > 1 and tier.state[slot] == CONFIRMED and tier.truth[slot] != content[slot]:
             return False
         if writers[slot] > np.int64(tier.state[slot] == COPYING):
             return False

@@ -61,6 +61,19 @@ class EngineSettings:
 
 MOST_CHECKED_BLOCKS = 50_000
 """In check mode: a step of a larger cache would take the better part of a second to check."""
+FAULTS_OF_HOSTS = frozenset(
+    {
+        "load_unheld",
+        "write_back_unheld",
+        "tiers_ignore_namespace",
+        "copy_without_parent",
+        "prefix_persisted_in_part",
+        "cancelled_load_frees_twice",
+    }
+)
+FAULTS_OF_STORAGE = frozenset(
+    {"failed_copy_is_done", "miss_keeps_memory", "short_prefetch_keeps_key", "prefetch_from_wrong_start"}
+)
 RECORD_BYTES = 250
 """What a simulated block of any tier takes here, at most."""
 
@@ -111,9 +124,13 @@ def check_rules(settings: EngineSettings) -> None:
     _check_blocks(settings)
     if "no_fence" in settings.faults and settings.backup_ns_per_block == 0:
         raise UsageError("faults.no_fence takes away what copies wait for; it needs cache.backup = true")
-    tiered = {"load_unheld", "write_back_unheld", "tiers_ignore_namespace", "copy_without_parent"} & {*settings.faults}
-    if tiered and not settings.tiers.on:
-        raise UsageError(f"faults.{min(tiered)} is one of tiers; set tiers.host.ratio")
+    for names, of, there_is in (
+        (FAULTS_OF_HOSTS, "tiers; set tiers.host.ratio", settings.tiers.on),
+        (FAULTS_OF_STORAGE, "storage; set tiers.storage.blocks", settings.tiers.store.blocks > 0),
+    ):
+        planted = names & {*settings.faults}
+        if planted and not there_is:
+            raise UsageError(f"faults.{min(planted)} is one of {of}")
     if "free_overlap_slot_twice" in settings.faults and not (settings.overlap and cache.kind == "radix"):
         raise UsageError("faults.free_overlap_slot_twice needs overlap = true and cache.kind = radix")
     if settings.scheduler.policy == "shortest-prefill-first" and cache.kind != "radix":

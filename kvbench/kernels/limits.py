@@ -77,7 +77,7 @@ _sum: Any = np.sum if PLAIN else _sum_compiled
 def _stream(rows, start, stop):
     half = rows.shape[0] // 2
     for i in range(start, stop):
-        stream_row(rows, i, half + i)
+        stream_row(rows, i, rows, half + i)
     finish()
 
 

@@ -71,17 +71,17 @@ def _fence(typing_context: Any) -> Any:
 
 
 @jit
-def _copy_row(rows, source, target):
-    """rows[target] = rows[source], through the caches; rows (n, bytes) uint8, C order."""
-    base, size = np.int64(rows.ctypes.data), rows.shape[1]
-    _copy(base + target * size, base + source * size, size)
+def _copy_row(sources, source, targets, target):
+    """targets[target] = sources[source], through the caches; both (n, bytes) uint8, C order, maybe one array."""
+    size = sources.shape[1]
+    _copy(np.int64(targets.ctypes.data) + target * size, np.int64(sources.ctypes.data) + source * size, size)
 
 
 @jit
-def _stream_row(rows, source, target):
+def _stream_row(sources, source, targets, target):
     """The same past the caches. finish() has to follow before another thread reads."""
-    base, size = np.int64(rows.ctypes.data), rows.shape[1]
-    to, origin = base + target * size, base + source * size
+    size = sources.shape[1]
+    to, origin = np.int64(targets.ctypes.data) + target * size, np.int64(sources.ctypes.data) + source * size
     head = min(-to & (LINE - 1), size)
     _copy(to, origin, head)
     at = head
@@ -96,8 +96,8 @@ def _finish():
     _fence()
 
 
-def _copy_row_plain(rows: Any, source: int, target: int) -> None:
-    rows[target] = rows[source]
+def _copy_row_plain(sources: Any, source: int, targets: Any, target: int) -> None:
+    targets[target] = sources[source]
 
 
 def _finish_plain() -> None:

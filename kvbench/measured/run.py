@@ -15,13 +15,16 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster.loop import CONTROL, DONE, FAULT, MUST_WAIT, PAUSED, PLANNED
+from ..cluster.loop import CONTROL, DONE, FAULT, MOVED, MUST_WAIT, PAUSED, PLANNED
 from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError, UsageError
+from ..core.journal import Counters
 from ..core.requests import I64, Requests
 from ..costs.tables import CostTables
 from ..engine.cached import cached_prefixes
@@ -32,7 +35,8 @@ from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import sequence_keys
 from ..scheduler.state_columns import KNOWN, PLAN_SLOT, PLAN_START, PLAN_TOKENS, SEQ
 from . import stepwise
-from .host_copies import HostCopies
+from .copies import Copies, Place
+from .page_files import PageFiles
 from .texts import Texts
 from .worker import Device, DoneStep, PlannedStep, Worker
 
@@ -59,6 +63,7 @@ class MeasuredRun(Simulation):
     device       a model with its KV; it has one block more than the engine uses, since block ids begin at 1
     temperature  0 = greedy
     plant        a fault of worker.PLANTED, for the token proof
+    folder       of the files of storage; None: one that is gone afterwards
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class MeasuredRun(Simulation):
         device: Device,
         temperature: float = 0.0,
         plant: str = "",
+        folder: Path | None = None,
     ) -> None:
         _check(requests, settings)
         super().__init__(requests, replace(settings, record_steps=True, fast=False), tables)
@@ -82,10 +88,27 @@ class MeasuredRun(Simulation):
         self.texts = Texts(with_beams(requests, settings), self._seqs["output"], device.vocab, settings.seed)
         self._worker = Worker(device, self.texts, settings.block_tokens, temperature, plant)
         self._stepper = stepwise.Stepper(self.world, self.engine)
-        self._host_copies = HostCopies(self.engine, self._stepper, device)
+        self._plant = plant
+        self._folder: TemporaryDirectory[str] | None = None
+        self.moves = self._moves(device, folder)
         self._running: Future[DoneStep] | None = None
         self._mark = 0
         self._attended = 0
+
+    def _moves(self, device: Device, folder: Path | None) -> Copies:
+        """Host memory, storage, and what moves between them and the device."""
+        rules = self.settings.tiers
+        host = device.another(rules.host_blocks) if rules.on else None
+        pages = None
+        if rules.on and rules.store.blocks:
+            if folder is None:
+                self._folder = TemporaryDirectory(prefix="kvbench-storage-")
+                folder = Path(self._folder.name)
+            pages = PageFiles(folder, device.block_bytes)
+        places = [Place(self.engine, device, host)]
+        if self._plant == "skip_move":
+            return Copies(places, pages, lambda move: None, compares=False)
+        return Copies(places, pages, self._worker.run, compares=self.settings.check or not rules.on)
 
     # ---------------------------------------------------------------- the loop
 
@@ -108,17 +131,25 @@ class MeasuredRun(Simulation):
         """Run to the end, calling progress(sequences done, all) now and then."""
         try:
             super().run(progress)
-            self._host_copies.drain()
+            self.moves.drain()
         finally:
             if self._running is not None:
                 self._running.result()
             self._worker.close()
+            if self._folder is not None:
+                self._folder.cleanup()
         return True
 
     def _step(self, until_ns: int) -> int:
+        self.moves.note_cached()
         status = self._stepper.plan(until_ns)
-        self._host_copies.end()
-        if status == CONTROL:
+        if status == PLANNED and self.settings.tiers.writes_back:
+            stepwise.write_evicted(self.engine)
+        has_begun = self._look()
+        if status == MOVED:
+            if not has_begun:  # else it takes longer than it seemed
+                self._end_next()
+        elif status == CONTROL:
             self.act()
         elif status == MUST_WAIT:
             self._land()
@@ -129,8 +160,21 @@ class MeasuredRun(Simulation):
                 self._launch_beside(planned)
             else:
                 self._run_through(planned)
-        self._host_copies.begin()
+            self._look()
         return status
+
+    def _look(self) -> bool:
+        """What has begun to move is copied, on no clock but its link's. Returns whether there was anything."""
+        before = time.perf_counter_ns()
+        has_begun = self.moves.look(self._stepper.now().operations)
+        self._mark += time.perf_counter_ns() - before
+        return has_begun
+
+    def _end_next(self) -> None:
+        before = time.perf_counter_ns()
+        self.moves.end(self._stepper.end_next())
+        self.moves.drop_broken()
+        self._mark += time.perf_counter_ns() - before
 
     def _run_through(self, planned: PlannedStep) -> None:
         """Serial: launch, wait, commit."""
@@ -188,6 +232,14 @@ class MeasuredRun(Simulation):
             nobody = np.array([seq]), np.array([there * bt]), np.array([(len(blocks) - there) * bt])
             tables, copies = np.array([blocks], np.int32), np.empty((0, 2), np.int64)
             self._worker.launch(PlannedStep(*nobody, np.array([1 << 40]), tables, copies)).result()
+
+    def counters(self) -> Counters:
+        """Break-even is a figure of the cost tables: no tables say how long a prompt takes here."""
+        c = super().counters()
+        if c.tiers is None:
+            return c
+        tiers = replace(c.tiers, break_even=0.0, break_even_tokens=0, fetched=0, lost=0)
+        return replace(c, tiers=tiers)
 
     def attended_bytes(self, block_bytes: int) -> int:
         """KV that decode attention has read so far."""

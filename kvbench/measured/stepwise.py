@@ -13,12 +13,29 @@ from typing import Any, NamedTuple
 
 from numba import njit, types
 
-from ..cluster.loop import advance, land_step
+from ..cluster.loop import advance, end_operation, land_step
 from ..cluster.world import World
 from ..core.jit import PLAIN, entry
-from ..engine.step import STEP_USED, STEP_WASTE, execute, lag, run_for
+from ..costs.tables import HOST
+from ..engine.step import STEP_USED, STEP_WASTE, execute, lag, lengthen, run_for
+from ..memory import links
+from ..memory.operations import (
+    BACKUP,
+    DRAINING,
+    LOAD,
+    OP_KIND,
+    OP_OWNER,
+    OP_STATE,
+    OP_STORE_COUNT,
+    OP_STORE_FIRST,
+    OP_TIER_COUNT,
+    OP_TIER_FIRST,
+)
+from ..scheduler import write_back
 from ..scheduler.spent import scaled
 from ..scheduler.state import Engine
+from ..tiers import host
+from ..tiers.state import PREFETCH_END, PREFETCH_NEXT, TRUNCATED_BLOCKS
 
 
 class Now(NamedTuple):
@@ -31,13 +48,12 @@ class Now(NamedTuple):
     num_flight: int
     num_done: int
     evicted: int
-    copies_open: int
-    copies_begun: int
+    operations: int
+    """Opened so far."""
 
 
 @entry
 def _read(e):
-    ops = e.operations
     return (
         e.now,
         e.num_plan,
@@ -46,19 +62,23 @@ def _read(e):
         e.num_flight,
         e.num_done,
         e.pool.evicted,
-        ops.open,
-        ops.begun,
+        e.operations.begun,
     )
 
 
-def _complete(w, host, device):
+def _complete(w, on_host, device):
     """The planned step took so long; what the host has results of is committed."""
     e = w.engines[w.at]
     execute(e)  # counts its rows
     e.began = e.now
     if not e.overlap:
-        e.step_prefill_ns = scaled(e.step_prefill_ns, e.step_model_ns, host + device)
-    run_for(e, host, device, e.pool.evicted - e.evicted_before)
+        e.step_prefill_ns = scaled(e.step_prefill_ns, e.step_model_ns, on_host + device)
+    if e.rules.tiered:
+        e.resources[HOST] = on_host
+        stretch = w.stretches[w.at]
+        stretch(e, on_host + device)
+        device += lengthen(e)
+    run_for(e, on_host, device, e.pool.evicted - e.evicted_before)
     w.watches[w.at](e)
     land_step(w, e)
 
@@ -68,6 +88,49 @@ def _wait(w):
     e = w.engines[w.at]
     lag(e)
     land_step(w, e)
+
+
+def _end_next(w):
+    """What moves and is there next has ended."""
+    return end_operation(w)
+
+
+@entry
+def took(e, row, ns):
+    """A copy that moves over a link took so long."""
+    t, ops = e.tiers, e.operations
+    links.lengthen(e.links, ops, row, ns)
+    if ops.rows[row, OP_KIND] == LOAD:
+        t.load_end = max(t.load_end, links.expected_end(e.links, ops, row))
+    if ops.rows[row, OP_KIND] == BACKUP and t.writes_back:
+        t.write_end = max(t.write_end, links.expected_end(e.links, ops, row))
+
+
+@entry
+def cut_short(e, row, count):
+    """Of a prefetch only the first `count` pages are there, and it asks for no more."""
+    t, rows, blocks = e.tiers, e.operations.rows, e.operations.blocks
+    missing, seq = rows[row, OP_TIER_COUNT] - count, rows[row, OP_OWNER]
+    host.withdraw(t.host, blocks, rows[row, OP_TIER_FIRST] + count, missing)
+    host.unpin(t.store, blocks, rows[row, OP_STORE_FIRST] + count, missing)
+    rows[row, OP_TIER_COUNT] = rows[row, OP_STORE_COUNT] = count
+    t.counts[TRUNCATED_BLOCKS] += missing + t.of_seq[seq, PREFETCH_END] - t.of_seq[seq, PREFETCH_NEXT]
+    t.of_seq[seq, PREFETCH_END] = t.of_seq[seq, PREFETCH_NEXT]
+    if count == 0:
+        rows[row, OP_STATE] = DRAINING  # it will have failed
+
+
+@entry
+def names_of(e, seq, stop):
+    """The names by which the host knows the first blocks of a sequence."""
+    host.name_blocks(e.tiers.host, e.block_keys, seq, e.seqs.namespace[seq], stop)
+    return e.tiers.host.names[:stop].copy()
+
+
+@entry
+def write_evicted(e):
+    """Write-back: what the plan has evicted is to be copied before the step overwrites it."""
+    write_back.write(e)
 
 
 @entry
@@ -88,12 +151,13 @@ def landed(e, device):
 
 
 @cache
-def _compiled(name: str) -> Callable[..., None]:
-    function: Any = {"complete": _complete, "wait": _wait}[name]
+def _compiled(name: str) -> Callable[..., Any]:
+    function: Any = {"complete": _complete, "wait": _wait, "end_next": _end_next}[name]
     if PLAIN:
         return function
     world, i8 = World.numba_type, types.int64
-    signature = types.void(world, i8, i8) if name == "complete" else types.void(world)
+    signatures = {"complete": types.void(world, i8, i8), "wait": types.void(world), "end_next": i8(world)}
+    signature = signatures[name]
     return njit(signature, cache=True, nogil=True, error_model="numpy")(function)
 
 
@@ -114,6 +178,10 @@ class Stepper:
     def wait(self) -> None:
         """See _wait."""
         _compiled("wait")(self._world)
+
+    def end_next(self) -> int:
+        """The operation that ends next has ended. Returns its row, which stays until its engines have heard."""
+        return int(_compiled("end_next")(self._world))
 
     def now(self) -> Now:
         return Now(*_read(self._engine))

@@ -8,6 +8,7 @@ to the next one at once, as on a device's queue.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,15 +20,33 @@ from ..core.requests import I64
 from ..model.forward import StepBatch, StepResult
 from .texts import Texts
 
-PLANTED = ("skip_copy", "wrong_block", "short_context")
-"""Faults that a test can plant in the worker: copies are not made, one table entry is another's, the last token of a
-context is not seen. The token proof has to notice each."""
+PLANTED = ("skip_copy", "wrong_block", "short_context", "skip_move")
+"""Faults that a test can plant: copies are not made, one table entry is another's, the last token of a context is not
+seen, nothing moves between memories. The token proof has to notice each."""
 
 
-class Device(Protocol):
+class Memory(Protocol):
+    """Blocks of KV, whose ids begin at 1. block_bytes: of one over all layers."""
+
+    block_bytes: int
+
+    def read(self, blocks: I64) -> NDArray[np.uint8]:
+        """The bytes of some blocks, (n, bytes of a block)."""
+
+    def write(self, blocks: I64, content: NDArray[np.uint8]) -> None:
+        """What `read` has returned into some blocks."""
+
+    def copy_from(self, source: Any, pairs: I64) -> None:
+        """Whole blocks of all layers, in order, of memory of the same kind; pairs (n, 2) of source and target."""
+
+
+class Device(Memory, Protocol):
     """A model with its KV in blocks."""
 
     vocab: int
+
+    def another(self, num_blocks: int) -> Memory:
+        """Memory for so many blocks of the same kind."""
 
     def step(self, batch: StepBatch) -> StepResult: ...
 
@@ -36,9 +55,6 @@ class Device(Protocol):
 
     def copy(self, pairs: I64) -> None:
         """Copy whole blocks of all layers, in order; pairs (n, 2) of source and destination."""
-
-    def read(self, blocks: I64) -> NDArray[np.uint8]:
-        """The bytes of some blocks, (n, bytes of a block)."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +93,10 @@ class Worker:
 
     def launch(self, planned: PlannedStep) -> Future[DoneStep]:
         return self._thread.submit(self._run, planned)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Something else in its turn; waits for it."""
+        self._thread.submit(work).result()
 
     def close(self) -> None:
         self._thread.shutdown()

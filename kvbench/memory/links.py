@@ -229,6 +229,24 @@ def expected_end(links, ops, row):
 
 
 @jit
+def lengthen(links, ops, row, ns):
+    """A moving operation takes `ns` longer than was thought, and whoever queues behind it waits: first in, first out.
+
+    The measured clock knows how long a copy takes when it has been made.
+    """
+    rows = ops.rows
+    link = rows[row, OP_LINK]
+    rows[row, OP_WORK] += ns
+    rows[row, OP_END] += ns
+    links.busy_ns[link] += ns
+    before, at = row, rows[row, OP_NEXT]
+    while at != NO_ROW:
+        rows[at, OP_END] = max(rows[at, OP_BEGIN], rows[before, OP_END]) + rows[at, OP_WORK]
+        before, at = at, rows[at, OP_NEXT]
+    _find_next(links, ops)
+
+
+@jit
 def _find_next(links, ops):
     links.next_ns = NEVER_NS
     for queue in range(links.head.size):

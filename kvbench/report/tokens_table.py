@@ -26,6 +26,8 @@ class Outcome:
     preemptions: int
     evicted: int
     copied: int
+    """Blocks, on write; moved: to other memory."""
+    moved: int = 0
     error: str = ""
 
     @property
@@ -44,7 +46,7 @@ def tokens_report(lines: Sequence[Outcome], diverged: Mapping[str, int], numeric
             f"{100 * line.hit_rate:.1f}",
             f"{line.preemptions:,}",
             f"{line.evicted:,}",
-            f"{line.copied:,}",
+            f"{line.copied + line.moved:,}",
         ]
         for line in lines
     ]

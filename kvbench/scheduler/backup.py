@@ -36,7 +36,7 @@ from ..prefix.chain_hash import root_hash
 from ..prefix.hold import hold, let_go
 from ..tiers import host
 from ..tiers.state import times_offered
-from .state_columns import COMPUTED, NO_PARENT, RADIX, SEQ
+from .state_columns import COMPUTED, HALF_PERSISTED, NO_PARENT, RADIX, SEQ
 
 
 @inline
@@ -102,9 +102,11 @@ def _reserve(e, row):
     stop = start + rows[row, OP_COUNT]
     if not t.outputs:
         stop = min(stop, e.seqs.prompt[seq] // e.rules.block_tokens)
+    if e.rules.planted & HALF_PERSISTED and start == 0:
+        stop //= 2
     host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
     host.touch(tier, start if tier.arc.is_on else 0, stop)  # ARC: what it has offered before is no use again
-    kept = host.pin_present(tier, start, stop)
+    kept = host.pin_present(tier, max(start - 1, 0), stop)  # what the first of them continues stays, too
     count, is_closed = 0, tier.closed and not e.rules.planted & NO_PARENT
     for i in range(start, stop):
         content = tier.names[i]

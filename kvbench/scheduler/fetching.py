@@ -57,7 +57,20 @@ from .backup import written
 from .queues import queue_by_arrival, queue_by_urgency, queue_remove
 from .spent import STEPS
 from .state import set_state
-from .state_columns import FETCHING, IN_PREFILL, LOAD_UNHELD, NO_SEQ, NO_SLOT, PHASE, PLAN_SLOT, RADIX, SEQ, WAITING
+from .state_columns import (
+    CANCEL_FREES,
+    FETCHING,
+    FIRST_TERMINAL,
+    IN_PREFILL,
+    LOAD_UNHELD,
+    NO_SEQ,
+    NO_SLOT,
+    PHASE,
+    PLAN_SLOT,
+    RADIX,
+    SEQ,
+    WAITING,
+)
 
 
 @entry
@@ -164,7 +177,7 @@ def _publish(e, at, seq, hits, stop, row):
     """
     ops, worth = e.operations, -e.seqs.priority[seq]
     if e.shadow.owner.size > 1:
-        shadow.loaded(e, row, hits, stop)
+        shadow.loaded(e, at, row, hits, stop)
     if e.rules.cache_kind == RADIX:
         fill_keys(e.block_keys, seq, 0, stop, e.keys)
         old = ops.rows[at, OP_NODE]
@@ -198,6 +211,8 @@ def loaded(e, at):
         _publish(e, at, seq, hits, hits + count, row)
     if rows[at, OP_OWNS] == 1:
         _give_back(e, row, hits, hits + count)
+        if e.rules.planted & CANCEL_FREES and q.state[seq] >= FIRST_TERMINAL:
+            _give_back(e, row, hits, hits + count)
     let_go(
         e.rules.cache_kind == RADIX, e.tree, e.hashes, e.pool, ops.blocks, rows[at, OP_FIRST], hits, rows[at, OP_NODE]
     )
@@ -266,6 +281,7 @@ def stretch_behind(e, duration, not_before):
 @entry
 def landed(e, row):
     """An operation between host and device has ended."""
+    shadow.moved(e, row)
     if e.operations.rows[row, OP_KIND] == LOAD:
         loaded(e, row)
     else:

@@ -37,6 +37,12 @@ FAULT_KEYS: tuple[Key, ...] = (
     Key("faults.write_back_unheld", "bool", False, "", "FAULT: the host evicts what is just being written back"),
     Key("faults.tiers_ignore_namespace", "bool", False, "", "FAULT: tiers know blocks by their tokens alone"),
     Key("faults.copy_without_parent", "bool", False, "", "FAULT: copies are kept whose prefix the host has not"),
+    Key("faults.failed_copy_is_done", "bool", False, "", "FAULT: storage counts a copy that failed as there"),
+    Key("faults.miss_keeps_memory", "bool", False, "", "FAULT: host memory for what storage did not give stays taken"),
+    Key("faults.short_prefetch_keeps_key", "bool", False, "", "FAULT: a prefetch cut short has the name of the whole"),
+    Key("faults.prefetch_from_wrong_start", "bool", False, "", "FAULT: names of a prefetch skip what the host has not"),
+    Key("faults.prefix_persisted_in_part", "bool", False, "", "FAULT: half of a new prompt is copied, all counts"),
+    Key("faults.cancelled_load_frees_twice", "bool", False, "", "FAULT: a load of who is cancelled frees twice"),
     Key("faults.free_overlap_slot_twice", "bool", False, "", "FAULT: a forward too many gives its block back again"),
 )
 """Faults that people reported of real engines, planted on request; a run with one says so in its head."""

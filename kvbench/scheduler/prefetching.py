@@ -39,7 +39,8 @@ from ..memory.operations import (
     heard,
     open_row,
 )
-from ..prefix.chain_hash import root_hash
+from ..prefix.chain_hash import chain, root_hash
+from ..prefix.keys import fill_keys
 from ..tiers import host
 from ..tiers.rules import BEST_EFFORT, TIMEOUT
 from ..tiers.state import (
@@ -58,13 +59,23 @@ from ..tiers.state import (
     TRUNCATED_BLOCKS,
     WAIT_QUEUED,
 )
-from . import kv
+from . import kv, shadow
 from .backup import written
 from .fetching import loaded
 from .fetching import prepare as prepare_loads
 from .queues import queue_by_arrival, queue_by_urgency, queue_remove
 from .state import set_state
-from .state_columns import FETCHING, FIRST_TERMINAL, NO_PARENT, NO_SEQ, WAITING
+from .state_columns import (
+    FAILED_IS_DONE,
+    FETCHING,
+    FIRST_TERMINAL,
+    FULL_KEY,
+    MISS_KEEPS_MEMORY,
+    NO_PARENT,
+    NO_SEQ,
+    WAITING,
+    WRONG_START,
+)
 
 
 @entry
@@ -96,6 +107,8 @@ def _ask(e, seq):
     hits, _, _ = kv.lookup(e, seq, limit, t.host.row)
     host.name_blocks(t.host, e.block_keys, seq, q.namespace[seq], limit)
     start = host.find(t.host, hits, limit)
+    if e.rules.planted & WRONG_START:
+        _misname(e, seq, host.find(t.host, np.int64(0), hits), start, limit)
     stop = host.find_names(t.store, t.host.names, start, limit)
     if stop == start or (stop - start) * bt < t.prefetch_min_tokens:
         return
@@ -103,6 +116,17 @@ def _ask(e, seq):
     t.of_seq[seq, PREFETCH_STATE] = PF_RUNS
     t.of_seq[seq, PREFETCH_NEXT], t.of_seq[seq, PREFETCH_END] = start, stop
     _next_batch(e, seq)
+
+
+@jit
+def _misname(e, seq, backed, start, stop):
+    """A planted fault: names go on from the last block that the host has, with tokens from behind the whole match."""
+    names = e.tiers.host.names
+    content = names[backed - 1] if backed > 0 else root_hash(e.seqs.namespace[seq])
+    fill_keys(e.block_keys, seq, start, stop, names)
+    for i in range(start, stop):
+        content = chain(content, names[i])
+        names[i] = content
 
 
 @jit
@@ -129,6 +153,9 @@ def _next_batch(e, seq):
             break
         slot = host.reserve(tier, tier.names[i], parent, i)
         if slot == host.NO_SLOT:
+            if e.rules.planted & FULL_KEY and count > 0:
+                host.withdraw(tier, tier.slots, count - 1, 1)
+                tier.slots[count - 1] = host.reserve(tier, tier.names[stop - 1], tier.names[i - 1], i)
             break
         tier.slots[count] = slot
         t.store.slots[count] = host.slot_of(t.store, tier.names[i])
@@ -206,7 +233,7 @@ def _prefetched(e, row):
     if is_there:
         host.confirm(t.host, ops.blocks, first, count)
         t.counts[ARRIVED_BLOCKS] += count
-    else:
+    elif not e.rules.planted & MISS_KEEPS_MEMORY:
         host.withdraw(t.host, ops.blocks, first, count)
     heard(ops, row)
     state = t.of_seq[seq, PREFETCH_STATE]
@@ -257,7 +284,7 @@ def _stored(e, row):
     rows = ops.rows
     host.unpin(t.host, ops.blocks, rows[row, OP_TIER_FIRST], rows[row, OP_TIER_COUNT])
     first, count = rows[row, OP_STORE_FIRST], rows[row, OP_STORE_COUNT]
-    if rows[row, OP_STATE] == ENDED:
+    if rows[row, OP_STATE] == ENDED or e.rules.planted & FAILED_IS_DONE:
         host.confirm(t.store, ops.blocks, first, count)
         t.counts[STORED_BLOCKS] += count
     else:
@@ -268,6 +295,7 @@ def _stored(e, row):
 @entry
 def landed(e, row):
     """An operation between two tiers has ended, or a time is up."""
+    shadow.moved(e, row)
     ops, t = e.operations, e.tiers
     kind, seq = ops.rows[row, OP_KIND], ops.rows[row, OP_OWNER]
     if kind == LOAD:

@@ -15,6 +15,17 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
+from ..memory.operations import (
+    BACKUP,
+    ENDED,
+    OP_KIND,
+    OP_STATE,
+    OP_STORE_FIRST,
+    OP_TIER_COUNT,
+    OP_TIER_FIRST,
+    PREFETCH,
+    STORE,
+)
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import fill_keys
 from .calendar import settle
@@ -93,12 +104,31 @@ def watch(e):
 
 
 @jit
-def loaded(e, row, start, stop):
-    """Blocks row[start:stop] hold what the tier's names say, once their load is there: who reads them waits for it."""
-    s, names = e.shadow, e.tiers.host.names
+def loaded(e, at, row, start, stop):
+    """Blocks row[start:stop] hold what an operation's slots do, once its load is there: who reads them waits for it."""
+    s, ops, truth = e.shadow, e.operations, e.tiers.host.truth
+    first = ops.rows[at, OP_TIER_FIRST] - start
     for i in range(start, stop):
         block = row[i]
-        s.owner[block], s.written[block], s.chain[block] = NOBODY, e.rules.block_tokens, names[i]
+        s.owner[block], s.written[block] = NOBODY, e.rules.block_tokens
+        s.chain[block] = truth[ops.blocks[first + i]]
+
+
+@jit
+def moved(e, at):
+    """An operation between tiers has ended: what its target holds from now on, whatever is made of its end."""
+    ops, host, store = e.operations, e.tiers.host, e.tiers.store
+    kind, first, below = ops.rows[at, OP_KIND], ops.rows[at, OP_TIER_FIRST], ops.rows[at, OP_STORE_FIRST]
+    if e.shadow.owner.size == 1 or ops.rows[at, OP_STATE] != ENDED:
+        return
+    for i in range(ops.rows[at, OP_TIER_COUNT]):
+        slot = ops.blocks[first + i]
+        if kind == BACKUP:
+            host.truth[slot] = host.content[slot]
+        elif kind == PREFETCH:
+            host.truth[slot] = store.truth[ops.blocks[below + i]]
+        elif kind == STORE:
+            store.truth[ops.blocks[below + i]] = host.truth[slot]
 
 
 @jit

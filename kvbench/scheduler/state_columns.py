@@ -120,7 +120,13 @@ CACHE_KINDS = {"radix": RADIX, "hash": HASHED, "none": UNCACHED}
     WRITE_BACK_UNHELD,
     NO_NAMESPACE,
     NO_PARENT,
-) = (1 << i for i in range(13))
+    FAILED_IS_DONE,
+    MISS_KEEPS_MEMORY,
+    FULL_KEY,
+    WRONG_START,
+    HALF_PERSISTED,
+    CANCEL_FREES,
+) = (1 << i for i in range(19))
 PLANTED = {
     "count_recomputed_hits": COUNT_RECOMPUTED,
     "count_refused_hits": COUNT_REFUSED,
@@ -135,6 +141,12 @@ PLANTED = {
     "write_back_unheld": WRITE_BACK_UNHELD,
     "tiers_ignore_namespace": NO_NAMESPACE,
     "copy_without_parent": NO_PARENT,
+    "failed_copy_is_done": FAILED_IS_DONE,
+    "miss_keeps_memory": MISS_KEEPS_MEMORY,
+    "short_prefetch_keeps_key": FULL_KEY,
+    "prefetch_from_wrong_start": WRONG_START,
+    "prefix_persisted_in_part": HALF_PERSISTED,
+    "cancelled_load_frees_twice": CANCEL_FREES,
 }
 """Key `faults.<name>` -> its bit."""
 

@@ -27,20 +27,20 @@ from .state_columns import RADIX, WRITE_BACK_UNHELD
 def prepare(e):
     """Before a step is planned."""
     fetching.prepare(e)
-    _write(e)
+    write(e)
 
 
 @entry
 def prepare_ahead(e):
     """The same with storage behind the host."""
     prefetching.prepare(e)
-    _write(e)
+    write(e)
 
 
 @entry
 def stretch(e, duration):
     """How much longer the planned step takes, see fetching.stretch; it begins when what it overwrites is copied."""
-    _write(e)
+    write(e)
     fetching.stretch_behind(e, duration, e.tiers.write_end)
 
 
@@ -53,7 +53,7 @@ def _order_of(e):
 
 
 @jit
-def _write(e):
+def write(e):
     """Copies of what was evicted since the last look begin: of what the host has not, as far as it finds space."""
     t, ops, order = e.tiers, e.operations, _order_of(e)
     tier, count = t.host, np.int64(0)

@@ -68,6 +68,7 @@ class HostTier:
     closed       a parent is not evicted before its children
     names        (m,) scratch: chain hashes of a sequence. slots: (m,) scratch. row: (m,) scratch, blocks of the device
     counters     (5,) see above
+    truth        (n + 1,) in check mode: the content that was really written there, whatever its state says; else (1,)
     ignores_namespace   a planted fault: a name is the tokens alone
     """
 
@@ -84,6 +85,7 @@ class HostTier:
     slots: "i4[::1]"
     row: "i4[::1]"
     counters: "i8[::1]"
+    truth: "i8[::1]"
     ignores_namespace: "b1"
 
 
@@ -100,6 +102,7 @@ def make_host(
     block_ns: Any = (),
     seed: int = 0,
     *,
+    is_checked: bool = False,
     ignores_namespace: bool = False,
 ) -> HostTier:
     """An empty tier. policy: or its name. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order."""
@@ -121,6 +124,7 @@ def make_host(
         np.zeros(longest + 1, np.int32),
         np.zeros(longest + 1, np.int32),
         np.zeros(NUM_COUNTERS, np.int64),
+        np.zeros(num_slots + 1 if is_checked else 1, np.int64),
         ignores_namespace,
     )
 
@@ -263,6 +267,8 @@ def put(tier, content, parent, depth):
         unlock(tier, above)
     if slot != NO_SLOT:
         tier.slots[0] = slot
+        if tier.truth.size > 1:
+            tier.truth[slot] = content
         confirm(tier, tier.slots, 0, 1)
     return slot != NO_SLOT
 
@@ -291,6 +297,8 @@ def _remove(tier, slot):
     tier.used -= erase(tier.table, tier.content[slot], slot)
     tier.content[slot] = 0
     tier.state[slot] = ABSENT
+    if tier.truth.size > 1:
+        tier.truth[slot] = 0
     nodes[slot, LENGTH] = 0
     parent = nodes[slot, PARENT]
     if parent != NO_SLOT:

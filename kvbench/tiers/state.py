@@ -106,9 +106,11 @@ class Storage:
     timer: int = -1
 
 
-def make_storage(rules: StoreRules, links: Links, longest: int, seed: int = 0) -> Storage:
+def make_storage(rules: StoreRules, links: Links, longest: int, seed: int = 0, is_checked: bool = False) -> Storage:
     """Empty storage; its links are added. longest: blocks of a sequence."""
-    pool = make_host(rules.blocks, rules.eviction, False, longest if rules.blocks else 0, (), seed)
+    pool = make_host(
+        rules.blocks, rules.eviction, False, longest if rules.blocks else 0, (), seed, is_checked=is_checked
+    )
     if rules.blocks == 0:
         return Storage(pool)
     down, up = (add_link(links, r.setup_ns, r.fragment_ns, r.ns_per_byte) for r in (rules.down, rules.up))
@@ -124,6 +126,7 @@ def make_tiers(
     longest: int,
     block_ns: Any = (),
     seed: int = 0,
+    is_checked: bool = False,
 ) -> Tiers:
     """Empty tiers; their links are added. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order."""
     down = up = -1
@@ -141,6 +144,7 @@ def make_tiers(
             longest if rules.on else 0,
             block_ns,
             seed,
+            is_checked=is_checked,
             ignores_namespace=rules.ignores_namespace,
         ),
         down,

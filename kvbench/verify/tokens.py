@@ -8,11 +8,8 @@ differ, and requests that diverge are counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..bench.configure import Configured, configure
 from ..bench.measured import load_model, paged_model
@@ -20,113 +17,17 @@ from ..bench.step_times import step_costs
 from ..bench.system import System, build_system
 from ..core.config import Config
 from ..core.errors import KvbenchError
-from ..core.requests import Requests
 from ..measured.run import MeasuredRun
 from ..measured.worker import PLANTED, Device
 from ..offline.warm import prepared
 from ..report.tokens_table import Outcome
 from ..workload.build import build_workload
+from .variations import BASE, Variation, urgent_requests, visiting_requests
 
 SCENARIO = "same-tokens"
 KV_DTYPES = ("float32", "bf16", "int8", "int4")
 PLANTS = (*PLANTED, "no_fence", "keep_unwritten")
 """Faults that can be planted; each has to make some variation fail."""
-
-_AMPLE_TOKENS = 20_000
-_CHUNK = {
-    "vllm": ("scheduler.max_num_batched_tokens=48", "scheduler.max_num_seqs=32"),
-    "sglang": ("scheduler.chunked_prefill_size=64",),
-}
-_WHOLE = {
-    "vllm": ("scheduler.max_num_batched_tokens=4096",),
-    "sglang": ("scheduler.enable_chunked_prefill=false", "scheduler.max_prefill_tokens=4096"),
-}
-
-
-@dataclass(frozen=True)
-class Variation:
-    """A way to run the workload. group: those that are compared; changes: keys over the scenario's."""
-
-    name: str
-    changes: tuple[str, ...]
-    group: str = "mixed"
-
-
-def variations(everything: bool) -> list[Variation]:
-    """Each factor by itself and a spread of their combinations; everything: the whole product."""
-    found = list(_product())
-    if not everything:
-        found = found[:: max(len(found) // 24, 1)]
-    return [*found, *_forks(), *_others()]
-
-
-def _product() -> Iterator[Variation]:
-    """Presets, caches, block sizes, memory, chunks, overlap."""
-    systems = (("vllm", "hash"), ("sglang", "radix"), ("vllm", "radix"), ("vllm", "none"), ("sglang", "none"))
-    ways = product((16, 1, 64, 4), ("tight", "ample"), ("chunked", "whole"), ("serial", "overlap"))
-    for (block, memory, chunks, overlap), (preset, cache) in product(ways, systems):
-        name = f"{preset} {cache} block {block} {memory} {chunks} {overlap}"
-        yield Variation(
-            name,
-            (
-                f"preset={preset}",
-                f"cache.kind={cache}",
-                f"block_tokens={block}",
-                f"cache.blocks={_blocks(memory, block)}",
-                f"overlap={str(overlap == 'overlap').lower()}",
-                *(_CHUNK if chunks == "chunked" else _WHOLE)[preset],
-            ),
-        )
-
-
-def _blocks(memory: str, block: int) -> int:
-    """tight: little more than the longest request needs, with the block and the token that SGLang wants besides."""
-    return _AMPLE_TOKENS // block if memory == "ample" else 464 // block + 2
-
-
-def _forks() -> Iterator[Variation]:
-    """Samples and turns that share tables and copy blocks, against samples that compute everything themselves."""
-    for cache, block, memory in product(("none", "hash"), (16, 4), ("ample", "tight")):
-        yield Variation(
-            f"vllm {cache} block {block} {memory} forks shared",
-            (
-                "preset=vllm",
-                f"cache.kind={cache}",
-                "cache.copy_on_write=true",
-                f"block_tokens={block}",
-                f"cache.blocks={_blocks(memory, block)}",
-                *_CHUNK["vllm"],
-            ),
-        )
-
-
-def _others() -> Iterator[Variation]:
-    """Copies to the host beside the steps; urgent requests that take the memory of what has just been planned."""
-    for preset, cache in (("vllm", "hash"), ("sglang", "radix")):
-        yield Variation(
-            f"{preset} {cache} block 16 tight backup",
-            (
-                f"preset={preset}",
-                f"cache.kind={cache}",
-                "overlap=false",
-                "cache.backup=true",
-                "cache.blocks=40",
-                *_CHUNK[preset],
-            ),
-        )
-    urgent = (
-        "preset=vllm-0.19",
-        "block_tokens=4",
-        "scheduler.policy=priority",
-        "scheduler.max_num_batched_tokens=256",
-        "scheduler.long_prefill_token_threshold=32",
-        "scheduler.reserve_full_isl=false",
-    )
-    yield Variation("vllm none block 4 ample urgent", (*urgent, "cache.kind=none", "cache.blocks=5000"), "urgent")
-    yield Variation("vllm hash block 4 tight urgent", (*urgent, "cache.kind=hash", "cache.blocks=149"), "urgent")
-
-
-BASE = Variation("vllm none block 16 ample whole serial", ("preset=vllm", "cache.kind=none", "cache.blocks=1250"))
 
 
 class TokenProof:
@@ -147,7 +48,8 @@ class TokenProof:
         self._kv_dtype, self._plant = kv_dtype, plant
         config = self._configured(BASE).config
         self._requests = {"mixed": build_workload(build_system(config).config.tree())[0]}
-        self._requests["urgent"] = _urgent(self._requests["mixed"])
+        self._requests["urgent"] = urgent_requests(self._requests["mixed"])
+        self._requests["visits"] = visiting_requests(self._requests["mixed"])
         self._device_of = device_of or _devices(config)
         self._plain = {"mixed": self._hashes(BASE, "")[0]}
 
@@ -160,8 +62,10 @@ class TokenProof:
         try:
             hashes, run = self._hashes(variation, self._plant)
         except KvbenchError as error:
-            return Outcome(variation.name, self._kv_dtype, 0, 0, -1, 0, 0.0, 0, 0, 0, str(error))
-        plain = self._plain.setdefault(variation.group, hashes)
+            return Outcome(variation.name, self._kv_dtype, 0, 0, -1, 0, 0.0, 0, 0, 0, 0, str(error))
+        if variation.group not in self._plain:
+            self._plain[variation.group] = self._hashes(replace(BASE, group=variation.group), "")[0]
+        plain = self._plain[variation.group]
         differ = [i for i, (a, b) in enumerate(zip(plain, hashes, strict=True)) if a != b]
         c = run.counters()
         return Outcome(
@@ -173,8 +77,9 @@ class TokenProof:
             steps=c.num_steps,
             hit_rate=c.matched_tokens / max(c.admitted_prompt_tokens, 1),
             preemptions=c.preemptions,
-            evicted=c.evicted_blocks,
+            evicted=int(c.evicted_blocks),
             copied=c.copied_blocks,
+            moved=sum(run.moves.moved_bytes.values()) // run.device.block_bytes,
         )
 
     def _configured(self, variation: Variation) -> Configured:
@@ -205,43 +110,6 @@ def _planted(system: System, plant: str) -> System:
     if plant == "keep_unwritten":
         settings = replace(settings, cache=replace(settings.cache, unregister_unwritten=False))
     return replace(system, settings=settings)
-
-
-def _urgent(like: Requests) -> Requests:
-    """A long prompt, and twelve urgent short ones that come after it has begun."""
-    n = 13
-    first = np.arange(n) == 0
-    prompt = np.where(first, 480, 5 + np.arange(n) % 4)
-    zero, none = np.zeros(n, np.int64), np.full(n, -1, np.int64)
-    output = np.where(first, 4, 13)
-    return replace(
-        like,
-        arrival_ns=np.where(first, 0, 1),
-        prompt_tokens=prompt,
-        output_tokens=output,
-        max_tokens=output,
-        samples=zero + 1,
-        session_id=none,
-        turn=zero,
-        after=none,
-        think_ns=zero,
-        tenant=zero,
-        namespace=zero,
-        priority=np.where(first, 9, 0),
-        phase=zero,
-        cancel_ns=none,
-        output_stream=np.arange(n) + 1 + n,
-        output_start=zero,
-        segment_offset=np.arange(n + 1),
-        segment_stream=np.arange(n) + 1,
-        segment_start=zero,
-        segment_length=prompt,
-        token_ids=np.zeros(0, np.int64),
-        tenants=("default",),
-        namespaces=("",),
-        phases=("main",),
-        notes=(),
-    )
 
 
 def prove(

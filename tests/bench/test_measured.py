@@ -30,6 +30,9 @@ def configured(*changes: str):
         (["cache.state=warm"], "use a first .*phase.* with exclude = true"),
         (["block_tokens=512"], "the kernels take block_tokens of 1 to 256"),
         (["batching=static"], "paged continuous batching"),
+        (["tiers.host.ratio=1", "links.host.up=8"], "links.host.up is of a modelled link"),
+        (["tiers.host.ratio=1", "tiers.host.state=warm"], "set tiers.host.state = cold"),
+        (["tiers.host.bytes=1e15"], "GiB beside the device's KV"),
     ],
 )
 def test_what_cannot_run_is_one_line(changes, message):

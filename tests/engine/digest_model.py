@@ -22,14 +22,36 @@ def digest(*values: int) -> int:
     return x
 
 
-class DigestModel:
+class DigestMemory:
+    """Blocks of digests, of a device or of the host."""
+
+    def __init__(self, num_blocks: int, block_tokens: int) -> None:
+        self.bt, self.block_bytes = block_tokens, 8 * block_tokens
+        self.kv = [digest(i, 77) for i in range((num_blocks + 1) * block_tokens)]  # never zeros: they would hide a hole
+
+    def another(self, num_blocks: int) -> DigestMemory:
+        return DigestMemory(num_blocks, self.bt)
+
+    def copy_from(self, source: DigestMemory, pairs: np.ndarray) -> None:
+        for origin, target in pairs.tolist():
+            self.kv[target * self.bt : (target + 1) * self.bt] = source.kv[origin * self.bt : (origin + 1) * self.bt]
+
+    def read(self, blocks: np.ndarray) -> np.ndarray:
+        rows = [self.kv[b * self.bt : (b + 1) * self.bt] for b in blocks.tolist()]
+        return np.array(rows, np.uint64).view(np.uint8).reshape(len(rows), -1)
+
+    def write(self, blocks: np.ndarray, content: np.ndarray) -> None:
+        for block, row in zip(blocks.tolist(), content, strict=True):
+            self.kv[block * self.bt : (block + 1) * self.bt] = row.copy().view(np.uint64).tolist()
+
+
+class DigestModel(DigestMemory):
     """Device of the measured clock (engine.worker)."""
 
     vocab = 1000
 
     def __init__(self, num_blocks: int, block_tokens: int) -> None:
-        self.bt = block_tokens
-        self.kv = [digest(i, 77) for i in range((num_blocks + 1) * block_tokens)]  # never zeros: they would hide a hole
+        super().__init__(num_blocks, block_tokens)
         self.copied: list[tuple[int, int]] = []
 
     def step(self, batch: StepBatch) -> StepResult:
@@ -70,10 +92,6 @@ class DigestModel:
             self.copied.append((source, destination))
             a, b = source * self.bt, destination * self.bt
             self.kv[b : b + self.bt] = self.kv[a : a + self.bt]
-
-    def read(self, blocks: np.ndarray) -> np.ndarray:
-        rows = [self.kv[b * self.bt : (b + 1) * self.bt] for b in blocks.tolist()]
-        return np.array(rows, np.uint64).view(np.uint8).reshape(len(rows), -1)
 
 
 def answer(prompt: list[int], said: list[int]) -> list[int]:

@@ -85,7 +85,7 @@ def test_any_size_at_any_address(size, offset):
     memory = np.random.default_rng(size).integers(0, 256, 4 * size + 64, np.uint8)
     before = memory.copy()
     rows = memory[offset : offset + 4 * size].reshape(4, size)
-    copy_layers(rows, np.array([(0, 2), (2, 3)]), 1, True, 1)
+    copy_layers(rows, rows, np.array([(0, 2), (2, 3)]), 1, True, 1)
     before[offset + 2 * size : offset + 3 * size] = before[offset : offset + size]
     before[offset + 3 * size : offset + 4 * size] = before[offset : offset + size]
     assert np.array_equal(memory, before)

@@ -8,17 +8,22 @@ import pytest
 from kvbench.bench.configure import configure
 from kvbench.bench.run import run
 from kvbench.bench.scenarios import scenario_names
+from kvbench.bench.step_times import step_costs
 from kvbench.bench.system import build_system
 from kvbench.cli import call
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.jit import PLAIN
 from kvbench.engine.build import calendar_fits
+from kvbench.memory.operations import LOAD, MOVING, OP_KIND, OP_OWNER, OP_STATE
 from kvbench.report.faults_table import FaultLine, FigureLine, faults_report
 from kvbench.report.table import run_table
 from kvbench.scheduler.keys import FAULT_KEYS
-from kvbench.scheduler.state_columns import PLANTED
+from kvbench.scheduler.state_columns import CANCELLED, FIRST_TERMINAL, PLANTED, STATE_NAMES
+from kvbench.tiers.state import PF_ASIDE, PF_RUNS, PREFETCH_STATE
 from kvbench.verify import faults
 from kvbench.verify.faults import EFFECTS, FAULTS, Effect, FaultVerdict, Figure, first_complaint, measure, verify_faults
 from kvbench.verify.shadow import Shadow
+from kvbench.workload.build import build_workload
 
 pytestmark = pytest.mark.skipif(not PLAIN, reason="the same code; compiling all of it takes minutes")
 
@@ -34,6 +39,10 @@ CAUGHT_BY = {
     "tier-write-back-unheld": "of the host is held 0 times, by 1 operations",
     "tier-namespace": "is read for a prefix that it does not hold",
     "tier-parent": "has a copy whose prefix is not there",
+    "tier-backup-failed": "of storage is confirmed and holds something else",
+    "tier-store-miss": "of the host is held 1 times, by 0 operations",
+    "tier-short-host": "of the host is confirmed and holds something else",
+    "tier-cancel": "the free queue is torn",
     "overlap-slot": "has two owners",
     "push-while-written": "is still written for sequence",
     "lease-during-read": "is still read for sequence",
@@ -69,10 +78,32 @@ def test_the_other_way_round_it_does_not_behave(effect):
     assert not any(f.passed for f in measure(turned))
 
 
+@pytest.mark.parametrize("load", ["whole", "layerwise"])
+def test_cancels_come_in_every_state_of_a_fetch(load):
+    """While it waits, and storage is asked; while it is set aside for that; while it is loaded; while it runs and its
+    blocks are copied out."""
+    system = build_system(configure("faults/tier-cancel", changes=[("t", f"tiers.host.load={load}")]).config)
+    requests, _ = build_workload(system.config.tree())
+    simulation = Simulation(requests, system.settings, step_costs(system).tables)
+    e, seen, done = simulation.engine, set(), False
+    while not done:
+        q, before = e.seqs, {}
+        rows = e.operations.rows[e.operations.rows[:, OP_STATE] == MOVING]
+        loads = set(rows[rows[:, OP_KIND] == LOAD, OP_OWNER].tolist())
+        for seq in np.flatnonzero(q.state < FIRST_TERMINAL).tolist():
+            prefetch = e.tiers.of_seq[seq, PREFETCH_STATE]
+            state = "loaded" if seq in loads else STATE_NAMES[q.state[seq]]
+            before[seq] = "set aside" if prefetch == PF_ASIDE else "asked for" if prefetch == PF_RUNS else state
+        done = simulation.advance(max_steps=1)
+        seen |= {state for seq, state in before.items() if q.state[seq] == CANCELLED}
+    wanted = {"asked for", "set aside", "waiting", "decoding"}  # layerwise, a load is over when its prefill step is
+    assert seen >= (wanted | {"loaded"} if load == "whole" else wanted)
+
+
 def test_every_planted_fault_has_a_key_and_a_scenario():
     keys = {key.name for key in FAULT_KEYS}
     assert keys == {f"faults.{name}" for name in PLANTED}
-    assert keys <= {f.broken.partition("=")[0] for f in FAULTS}
+    assert keys <= {text.partition("=")[0] for text in (*(f.broken for f in FAULTS), *(e.first for e in EFFECTS))}
     files = {name.removeprefix("faults/") for name in scenario_names() if name.startswith("faults/")}
     assert files == {f.name for f in FAULTS} | {e.name for e in EFFECTS}
     assert all(key.default is False for key in FAULT_KEYS)

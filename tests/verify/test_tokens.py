@@ -6,7 +6,8 @@ import pytest
 
 from kvbench.cli import call
 from kvbench.report.tokens_table import Outcome, tokens_report
-from kvbench.verify.tokens import PLANTS, TokenProof, variations
+from kvbench.verify.tokens import PLANTS, TokenProof
+from kvbench.verify.variations import variations
 
 from ..engine.digest_model import DigestModel
 
@@ -14,6 +15,7 @@ CAUGHT_BY = {
     "skip_copy": "vllm none block 16 tight forks shared",
     "wrong_block": "vllm hash block 16 tight chunked serial",
     "short_context": "vllm hash block 16 tight chunked serial",
+    "skip_move": "vllm hash block 64 host back serial",
     "no_fence": "vllm hash block 16 tight backup",
     "keep_unwritten": "vllm hash block 4 tight urgent",
 }
@@ -47,14 +49,20 @@ def proof_of(proofs: dict[str, TokenProof], kv_dtype: str, plant: str = "") -> T
         ("float32", "sglang radix block 16 tight backup"),
         ("float32", "sglang radix block 1 tight chunked serial"),
         ("float32", "vllm hash block 64 ample whole overlap"),
+        ("float32", "vllm hash block 16 files through serial"),
+        ("float32", "sglang radix block 16 files back serial"),
+        ("float32", "sglang radix block 16 files selective overlap"),
+        ("float32", "sglang radix block 64 host back serial"),
     ],
 )
 def test_the_same_tokens(proofs, kv_dtype, name):
     outcome = proof_of(proofs, kv_dtype).run(named(name))
     assert outcome.passed, outcome
-    assert outcome.hit_rate > 0.1
-    if "tight" in name:
+    assert outcome.hit_rate > 0.05
+    if "ample" not in name:
         assert outcome.evicted
+    if "host" in name or "files" in name:
+        assert outcome.moved > 20
 
 
 @pytest.mark.parametrize("plant", PLANTS)
@@ -87,8 +95,8 @@ def test_every_variation_has_a_name_of_its_own():
 def test_the_table_fits():
     longest = max((v.name for v in variations(True)), key=len)
     lines = [
-        Outcome(longest, "float32", 27, 25, 3, 1_000, 0.5, 1_234, 1_234, 123, ""),
-        Outcome(longest, "bf16", 0, 0, -1, 0, 0.0, 0, 0, 0, "block 7 was written while it was being copied"),
+        Outcome(longest, "float32", 27, 25, 3, 1_000, 0.5, 1_234, 1_234, 123, 12_345, ""),
+        Outcome(longest, "bf16", 0, 0, -1, 0, 0.0, 0, 0, 0, 0, "block 7 was written while it was being copied"),
     ]
     text = tokens_report(lines, {"float32": 0, "bf16": 27}, "exact")
     assert max(map(len, text.splitlines())) <= 100
