@@ -136,7 +136,9 @@ class Simulation:
             closed_loop=settings.closed_loop,
         )
         helpers.finish()
-        self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared), pairs)
+        self.world = make_world(
+            clients, self.engines, routing_of(self.fleet, shared.requests, shared), pairs, self.fleet.ranks
+        )
         states = (settings.cache.state, settings.tiers.state, settings.tiers.store.state)
         self._is_prepared = all(state == "cold" for state in states)
         self._flushes = Flushes(requests, settings)
@@ -149,7 +151,7 @@ class Simulation:
         self._outage = Outage(settings)
         for index, time_ns in enumerate(self._outage.times, len(self._flushes.times)):
             announce(clients, time_ns, FLUSH, index)
-        self._incidents = Incidents(self.fleet.incidents, self.fleet.sends_again, self.world)
+        self._incidents = Incidents(self.fleet.incidents, self.fleet.sends_again, self.world, self.fleet.ranks)
         self._reached_time = False
         self._rows_before: list[list[int]] = [[] for _ in self.engines]  # of gaps, before each phase that has begun
         self.num_sequences = requests.num_sequences
@@ -232,11 +234,14 @@ class Simulation:
     def _have_incident(self) -> None:
         incident = self._incidents.carry_out(self.engines)
         if incident is not None and incident.kind == "restart":
-            number, new = incident.engine, self._new_engine(incident.engine)
-            begun = self._rows_before[number]
-            self._retired.append((self.engines[number], begun))
-            self._incidents.replaced_by(number, new, incident.at_ns)
-            self.engines[number], self._rows_before[number] = new, [0] * len(begun)
+            numbers = self.fleet.engines_of(incident.engine)
+            new = {number: self._new_engine(number) for number in numbers}
+            for number in numbers:
+                self._retired.append((self.engines[number], self._rows_before[number]))
+            self._incidents.replaced_by(new, incident.at_ns)
+            for number in numbers:
+                self.engines[number] = new[number]
+                self._rows_before[number] = [0] * len(self._rows_before[number])
 
     def _check_landed(self) -> None:
         stepping = self.world.stepping
@@ -353,12 +358,16 @@ class Simulation:
             return columns
         route_ns = np.where(sequences["engine"] >= 0, self.world.route_ns, core_journal.NEVER)
         return {
-            "engine": sequences["engine"],
+            "engine": self._port_of(sequences["engine"]),
             "predicted_cached_tokens": self.world.predicted.copy(),
             "best_predicted_tokens": self.world.best.copy(),
             "route_ns": route_ns,
             **columns,
         }
+
+    def _port_of(self, engine: I64) -> I64:
+        """What the router knows an engine as; NEVER where there is none."""
+        return np.where(engine >= 0, engine // self.fleet.ranks, core_journal.NEVER)
 
     def admissions(self) -> Admissions:
         """Sequences that were admitted so far."""
@@ -370,19 +379,20 @@ class Simulation:
 
     def counters(self) -> Counters:
         """Totals so far, of all engines."""
-        return counters_of(self._lives(), self.settings, int(self.world.now))
+        return counters_of(self.lives(), self.settings, int(self.world.now))
 
     def pair_times(self) -> PairTimes:
         """Times between prefill and decode engines, where there are such."""
         return pair_times(self.seqs.read(), self.world.pairs)
 
     def counters_by_engine(self) -> list[Counters]:
-        """The same, of each."""
-        now = int(self.world.now)
-        members = zip(self._lives(), self.fleet.members, strict=True)
-        return [counters_of([lives], member.settings, now) for lives, member in members]
+        """The same, of each that a router chooses between: an instance is the sum of its ranks."""
+        now, lives = int(self.world.now), self.lives()
+        of_each = [[lives[k] for k in self.fleet.engines_of(i)] for i in range(len(self.fleet.instances))]
+        members = zip(of_each, self.fleet.instances, strict=True)
+        return [counters_of(own, member.settings, now) for own, member in members]
 
-    def _lives(self) -> list[list[Engine]]:
+    def lives(self) -> list[list[Engine]]:
         """Of each engine, the present one last."""
         return [[*(old for old, _ in self._retired if old.number == e.number), e] for e in self.engines]
 
