@@ -89,12 +89,15 @@ def _eplb_settings(config: Config) -> EplbSettings:
 def expert_report(simulation: LockstepSimulation) -> ExpertReport:
     """Of a run of several ranks, with or without experts of their own; of a fleet, of all its instances."""
     totals, fleet = simulation.barrier(), simulation.fleet
-    columns = (totals.busy_ns, totals.wait_ns, totals.dummy_ns, totals.dummy_steps)
-    num_steps = [sum(int(life.num_steps) for life in lives) for lives in simulation.lives()]
-    ranks = tuple(
-        RankRow(k % fleet.ranks, n, *(int(column[k]) for column in columns), k // fleet.ranks)
-        for k, n in enumerate(num_steps)
+    of_ranks = zip(
+        (sum(int(life.num_steps) for life in lives) for lives in simulation.lives()),
+        totals.busy_ns.tolist(),
+        totals.wait_ns.tolist(),
+        totals.dummy_ns.tolist(),
+        totals.dummy_steps.tolist(),
+        strict=True,
     )
+    ranks = tuple(RankRow(k % fleet.ranks, *row, k // fleet.ranks) for k, row in enumerate(of_ranks))
     num, all_steps = len(fleet.instances), int(totals.steps[:: fleet.ranks].sum())
     all_ns = int(totals.step_ns[:: fleet.ranks].sum())
     if not isinstance(simulation, ExpertSimulation):

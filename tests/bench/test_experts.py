@@ -117,8 +117,13 @@ def taken(requests, which):
     columns = {
         f.name: value[which]
         for f in fields(requests)
-        if isinstance(value := getattr(requests, f.name), np.ndarray) and value.shape[:1] == (len(requests),)
+        if isinstance(value := getattr(requests, f.name), np.ndarray) and value.shape == (len(requests),)
     }
+    offset = requests.segment_offset
+    pieces = np.concatenate([np.arange(offset[i], offset[i + 1]) for i in which])
+    names = ("segment_stream", "segment_start", "segment_length")
+    columns |= {name: getattr(requests, name)[pieces] for name in names}
+    columns["segment_offset"] = np.concatenate([[0], np.cumsum(np.diff(offset)[which])])
     return replace(requests, **columns)
 
 

@@ -134,7 +134,9 @@ def test_events_without_delay_are_the_truth_of_an_instance(name, policy):
 
 def test_what_a_router_is_told_of_an_instance_is_the_sum_of_its_ranks():
     simulation = LockstepSimulation(
-        request_table(mixed_asks()), fleet_of(VLLM, 2, 3, RouterSettings("least-loaded", load="reported")), "round-robin"
+        request_table(mixed_asks()),
+        fleet_of(VLLM, 2, 3, RouterSettings("least-loaded", load="reported")),
+        "round-robin",
     )
     most = 0
     while not simulation.advance(max_steps=1):
