@@ -314,7 +314,7 @@ class Simulation:
         step_engine = np.repeat([e.number for e in lives], [j["num_steps"] * bool(j["steps"].size) for j in journals])
         if self.fleet.pairs:
             q = joined(q, self.world.pairs)
-        parts = parts_of(q, status, self.fleet.settings, self._waits(status), fetches(self.engines, q["engine"]))
+        parts = parts_of(q, status, self.fleet.settings, self._waits(), fetches(self.engines, q["engine"]))
         if self.fleet.pairs:
             parts = with_decode_queue(parts, self.seqs.read(), self.world.pairs)
         return core_journal.Journal(
@@ -341,12 +341,12 @@ class Simulation:
             columns={name: values[heard] for name, values in self._columns(q).items()},
         )
 
-    def _waits(self, status: I64) -> dict[str, I64]:
+    def _waits(self) -> dict[str, I64]:
         """Parts of the time that only some runs have."""
         if self.fleet.router is None:
             return {}
         q, route_ns = self.seqs, self.world.route_ns
-        decided = (q.engine >= 0) & ((status != core_journal.CANCELLED) | (q.queued >= 0))
+        decided = (q.engine >= 0) & (q.queued >= 0)  # else it was cancelled, or its engine died, on the way there
         return {"route": np.where(decided, route_ns, 0)}
 
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
