@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..client.clients import FLUSH, REPORT, announce, make_clients
 from ..core import journal as core_journal
-from ..core.ahead import begin
+from ..core.ahead import Unit, begin
 from ..core.errors import KvbenchError, UsageError
 from ..core.journal import STEP_COLUMNS, Counters
 from ..core.requests import I64, Requests
@@ -117,10 +117,7 @@ class Simulation:
         self.settings = settings
         self.fleet = fleet or Fleet((Member(settings, tables),))
         self.fleet.check()
-        verbs = {
-            unit.name: unit for of in self.fleet.settings for unit in (units if of.role == "both" else side_units)(of)
-        }
-        helpers = begin((*verbs.values(), UNIT))
+        helpers = begin((*self._units(), UNIT))
         self.arrivals = taken_by(requests, self.fleet)
         self._shared = shared = share(requests, settings, taken=self.arrivals)
         self._pairs = pairs = (
@@ -136,9 +133,8 @@ class Simulation:
             closed_loop=settings.closed_loop,
         )
         helpers.finish()
-        self.world = make_world(
-            clients, self.engines, routing_of(self.fleet, shared.requests, shared), pairs, self.fleet.ranks
-        )
+        routing = routing_of(self.fleet, shared.requests, shared)
+        self.world = make_world(clients, self.engines, routing, pairs, self._protocol, self.fleet.ranks)
         states = (settings.cache.state, settings.tiers.state, settings.tiers.store.state)
         self._is_prepared = all(state == "cold" for state in states)
         self._flushes = Flushes(requests, settings)
@@ -155,6 +151,15 @@ class Simulation:
         self._reached_time = False
         self._rows_before: list[list[int]] = [[] for _ in self.engines]  # of gaps, before each phase that has begun
         self.num_sequences = requests.num_sequences
+
+    @property
+    def _protocol(self) -> str:
+        return self.fleet.pairs.protocol if self.fleet.pairs else ""
+
+    def _units(self) -> tuple[Unit, ...]:
+        """Verbs of all engines, to be compiled ahead."""
+        of_engines = [units(of) if of.role == "both" else side_units(of, self._protocol) for of in self.fleet.settings]
+        return tuple({unit.name: unit for of in of_engines for unit in of}.values())
 
     def _new_engine(self, number: int) -> Engine:
         """One that is empty."""

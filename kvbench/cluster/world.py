@@ -106,11 +106,19 @@ class Routing:
 
 
 def make_world(
-    clients: Clients, engines: Sequence[Engine], routing: Routing, pairs: Pairs | None = None, ranks: int = 1
+    clients: Clients,
+    engines: Sequence[Engine],
+    routing: Routing,
+    pairs: Pairs | None = None,
+    protocol: str = "",
+    ranks: int = 1,
 ) -> World:
-    """At t = 0, nothing has happened. ranks: engines of an instance, which the router knows as one."""
+    """At t = 0, nothing has happened.
+
+    protocol   of the pairs, see pairs.settings. ranks: engines of an instance, which the router knows as one
+    """
     router, looks = routing.router, routing.refresh_ns > 0 or routing.router.wants_load or routing.router.wants_truth
-    sides = [(discipline_of(e), moving_of(e)) if e.side.role == BOTH else side_of(e) for e in engines]
+    sides = [(discipline_of(e), moving_of(e)) if e.side.role == BOTH else side_of(e, protocol) for e in engines]
     disciplines, moving = [discipline for discipline, _ in sides], [moves for _, moves in sides]
     return World(
         clients,
@@ -145,14 +153,8 @@ def make_world(
         NO_INCIDENT,
         pairs is not None,
         no_pairs(clients.seqs) if pairs is None else pairs,
-        pair_pointer(_protocol(engines[0])),
+        pair_pointer(protocol),
     )
-
-
-def _protocol(engine: Engine) -> str:
-    if engine.side.role == BOTH:
-        return ""
-    return "push" if engine.rules.prefill_first else "pull"
 
 
 def _listed(values: Sequence[Any], kind: str) -> Any:
