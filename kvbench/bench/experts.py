@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
 
 from ..cluster.expert_simulation import ExpertSimulation
-from ..cluster.lockstep_simulation import LockstepSimulation
+from ..cluster.lockstep_simulation import LockstepSimulation, one_instance
 from ..core.config import Config
 from ..core.errors import UsageError
 from ..core.requests import Requests
@@ -25,14 +26,11 @@ from .system import System
 
 
 def rank_simulation(system: System, requests: Requests, costs: Costs) -> LockstepSimulation:
-    """Ranks that step together; with experts of their own where the step times leave these out."""
+    """Ranks that step together, of one instance or of several behind a router; with experts of their own where the step
+    times leave these out."""
     config, settings = system.config, system.settings
-    if fleet_of(system, requests) is not None:
-        raise UsageError(
-            f"{config.where['ep']}: ep = {config['ep']} is one instance of ranks that step together, "
-            "and no router stands in front of several; leave out the fleet"
-        )
-    ranks, deal, balance = config["dp"], config["dp_deal"], config["dp_balance"]
+    fleet = fleet_of(system, requests) or one_instance(settings, costs.tables, config["dp"])
+    deal, balance = config["dp_deal"], config["dp_balance"]
     if balance and settings.scheduler.discipline != TOKEN_BUDGET:
         raise UsageError(
             f"{config.where['dp_balance']}: dp_balance is a rule of vllm-ascend; it needs scheduler.discipline = "
@@ -44,12 +42,18 @@ def rank_simulation(system: System, requests: Requests, costs: Costs) -> Lockste
                 f"{config.where['eplb.mode']}: eplb.mode = {config['eplb.mode']}: {costs.source} has experts in its "
                 "steps, whatever their loads; leave out that file, or set eplb.mode = off"
             )
-        return LockstepSimulation(requests, settings, costs.tables, ranks, deal, balance=balance)
-    return ExpertSimulation(requests, settings, costs.tables, ranks, deal, mixture_of(system), balance)
+        return LockstepSimulation(requests, fleet, deal, balance=balance)
+    if config["eplb.mode"] != "off" and any(incident.kind == "restart" for incident in fleet.incidents):
+        raise UsageError(
+            f"{config.where['eplb.mode']}: eplb.mode = {config['eplb.mode']}: an instance that restarts would keep the "
+            "places of its experts here; set eplb.mode = off, or leave the restart out"
+        )
+    mixtures = [mixture_of(system, instance) for instance in range(len(fleet.instances))]
+    return ExpertSimulation(requests, fleet, deal, mixtures, balance)
 
 
-def mixture_of(system: System) -> Mixture:
-    """The experts of the instance at t = 0."""
+def mixture_of(system: System, instance: int = 0) -> Mixture:
+    """The experts of an instance at t = 0; each draws numbers of its own."""
     exchange = exchange_of_system(system)
     config, moe, deployment = system.config, system.deployment.model.moe, system.deployment
     assert moe is not None
@@ -64,7 +68,7 @@ def mixture_of(system: System) -> Mixture:
         exchange,
         _load_settings(config),
         _eplb_settings(config),
-        config["seed"] if config["experts.seed"] == FROM_SEED else config["experts.seed"],
+        instance + (config["seed"] if config["experts.seed"] == FROM_SEED else config["experts.seed"]),
         streams_of(system),
     )
 
@@ -83,40 +87,65 @@ def _eplb_settings(config: Config) -> EplbSettings:
 
 
 def expert_report(simulation: LockstepSimulation) -> ExpertReport:
-    """Of a run of several ranks, with or without experts of their own."""
-    totals = simulation.barrier()
-    columns = (totals.busy_ns, totals.wait_ns, totals.dummy_ns, totals.dummy_steps)
-    ranks = [
-        RankRow(k, int(e.num_steps), *(int(column[k]) for column in columns)) for k, e in enumerate(simulation.engines)
-    ]
+    """Of a run of several ranks, with or without experts of their own; of a fleet, of all its instances."""
+    totals, fleet = simulation.barrier(), simulation.fleet
+    of_ranks = zip(
+        (sum(int(life.num_steps) for life in lives) for lives in simulation.lives()),
+        totals.busy_ns.tolist(),
+        totals.wait_ns.tolist(),
+        totals.dummy_ns.tolist(),
+        totals.dummy_steps.tolist(),
+        strict=True,
+    )
+    ranks = tuple(RankRow(k % fleet.ranks, *row, k // fleet.ranks) for k, row in enumerate(of_ranks))
+    num, all_steps = len(fleet.instances), int(totals.steps[:: fleet.ranks].sum())
+    all_ns = int(totals.step_ns[:: fleet.ranks].sum())
     if not isinstance(simulation, ExpertSimulation):
-        return ExpertReport(totals.steps, totals.step_ns, tuple(ranks))
-    mixture = simulation.mixture
-    r = mixture.records
-    steps = tuple(
-        StepRow(i, r.begin_ns[i], ns, r.pause_ns[i], r.has_prefill[i], r.mean[i], r.most[i], r.decision[i])
-        for i, ns in enumerate(simulation.step_lengths().tolist())
-    )
-    moves = tuple(
-        MoveRow(h.step, h.at_ns, h.before, h.after, h.moves, h.num_bytes, h.pause_ns, h.ready_ns, h.layers, h.kept)
-        for h in mixture.balancer.history
-    )
+        return ExpertReport(all_steps, all_ns, ranks, instances=num)
+    mixtures = simulation.mixtures
+    steps = tuple(row for i in range(num) for row in _step_rows(simulation, i))
+    loads = [loads for i, m in enumerate(mixtures) for loads in m.records.loads[: len(simulation.step_lengths(i))]]
     return ExpertReport(
-        totals.steps,
-        totals.step_ns,
-        tuple(ranks),
-        settings=_settings_line(mixture),
-        experts_ns=mixture.experts_ns,
-        exchange_ns=mixture.exchange_ns,
-        chosen=mixture.chosen,
-        active=mixture.active / max(totals.steps * mixture.routing.layers, 1),
+        all_steps,
+        all_ns,
+        ranks,
+        settings=_settings_line(mixtures[0]),
+        experts_ns=sum(m.experts_ns for m in mixtures),
+        exchange_ns=sum(m.exchange_ns for m in mixtures),
+        chosen=sum(m.chosen for m in mixtures),
+        active=sum(m.active for m in mixtures) / max(all_steps * mixtures[0].routing.layers, 1),
         steps_of=steps,
-        moves=moves,
-        layers=tuple(_layer_rows(mixture)),
-        device_loads=np.array(r.loads[: len(steps)], np.int64).reshape(len(steps), -1 if steps else 0),
-        streams=tuple(StreamRow(*kind, *found) for kind, found in sorted(mixture.gains.items())),
-        notes=mixture.balancer.notes(),
+        moves=tuple(row for i, m in enumerate(mixtures) for row in _move_rows(m, i)),
+        layers=tuple(_layer_rows(mixtures)),
+        device_loads=np.array(loads, np.int64).reshape(len(steps), -1 if steps else 0),
+        streams=tuple(_stream_rows(mixtures)),
+        notes=tuple(dict.fromkeys(note for m in mixtures for note in m.balancer.notes())),
+        instances=num,
     )
+
+
+def _step_rows(simulation: ExpertSimulation, i: int) -> list[StepRow]:
+    r = simulation.mixtures[i].records
+    return [
+        StepRow(n, r.begin_ns[n], ns, r.pause_ns[n], r.has_prefill[n], r.mean[n], r.most[n], r.decision[n], i)
+        for n, ns in enumerate(simulation.step_lengths(i).tolist())
+    ]
+
+
+def _move_rows(mixture: Mixture, i: int) -> list[MoveRow]:
+    return [
+        MoveRow(h.step, h.at_ns, h.before, h.after, h.moves, h.num_bytes, h.pause_ns, h.ready_ns, h.layers, h.kept, i)
+        for h in mixture.balancer.history
+    ]
+
+
+def _stream_rows(mixtures: Sequence[Mixture]) -> list[StreamRow]:
+    """What two streams have saved, in all instances."""
+    gains: dict[tuple[bool, str, str], tuple[int, float]] = {}
+    for kind, (steps, ns) in (item for m in mixtures for item in m.gains.items()):
+        before = gains.get(kind, (0, 0.0))
+        gains[kind] = before[0] + steps, before[1] + ns
+    return [StreamRow(*kind, *found) for kind, found in sorted(gains.items())]
 
 
 def _settings_line(mixture: Mixture) -> str:
@@ -130,11 +159,11 @@ def _settings_line(mixture: Mixture) -> str:
     )
 
 
-def _layer_rows(mixture: Mixture) -> list[LayerBalance]:
-    rows = []
+def _layer_rows(mixtures: Sequence[Mixture]) -> list[LayerBalance]:
+    rows, by_layer = [], np.sum([m.by_layer for m in mixtures], axis=0)
     for phase, name in enumerate(("decode", "with prefill")):
-        for layer in range(mixture.routing.layers):
-            before, after = mixture.by_layer[phase, 0, layer], mixture.by_layer[phase, 1, layer]
+        for layer in range(mixtures[0].routing.layers):
+            before, after = by_layer[phase, 0, layer], by_layer[phase, 1, layer]
             rows.append(LayerBalance(layer, name, *(_share(*pair) for pair in (before, after))))
     return rows
 

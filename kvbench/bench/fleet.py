@@ -85,8 +85,6 @@ def check_fleet(config: Config) -> None:
             "a cache tells of evictions once: its router hears of them (router.belief = events), or write_back does; "
             "set router.belief = own, or tiers.host.write = write_through"
         )
-    if config["dp"] > 1:
-        raise UsageError("dp > 1 is one instance of several ranks; set fleet.replicas = 1 and no router")
     if config["cache.copy_on_write"] and config["beam.width"] > 0:
         raise UsageError("beams run on one engine; set fleet.replicas = 1")
 

@@ -35,13 +35,14 @@ def fleet_of(system: System, requests: Requests) -> Fleet | None:
     check_router(router, own, bool((requests.session_id != NONE).any()), config["block_tokens"])
     if router.seed < 0:
         router = replace(router, seed=config["seed"])
-    members = []
+    members, ranks = [], config["dp"]
     for group in groups_of(config):
         engine = build_system(without_fleet(group.config), system.settings.record_steps)
         member = Member(engine.settings, step_costs(engine).tables, group.name)
-        members += [member] * group.replicas
-    incidents = read_incidents(config["fleet.event"], len(members))
-    return Fleet(tuple(members), router, incidents=incidents, sends_again=config["fleet.on_loss"] == "retry")
+        members += [member] * (group.replicas * ranks)
+    incidents = read_incidents(config["fleet.event"], len(members) // ranks)
+    again = config["fleet.on_loss"] == "retry"
+    return Fleet(tuple(members), router, ranks=ranks, incidents=incidents, sends_again=again)
 
 
 def with_fleet(record: RunRecord, simulation: Simulation, journal: Journal) -> RunRecord:
@@ -58,7 +59,7 @@ def with_fleet(record: RunRecord, simulation: Simulation, journal: Journal) -> R
         journal,
         simulation.requests,
         simulation.counters_by_engine(),
-        [member.group for member in fleet.members],
+        [member.group for member in fleet.instances],
         simulation.first_keys(),
     )
     summary = replace(record.summary, scalars=record.summary.scalars | fleet_scalars(figures))

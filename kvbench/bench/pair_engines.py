@@ -85,6 +85,7 @@ def _rules(config: Config, pair: PairSettings, prefill: System, decode: System) 
         per=config["links.kv.per"],
         fair=config["links.kv.sharing"] == "fair",
         devices=tps,
+        tells_unread=pair.tells_unread,
         faults=faults_of(pair),
     )
 

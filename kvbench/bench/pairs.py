@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.config import Config, nest
 from ..core.errors import UsageError
-from ..pairs.settings import PairSettings, check_pairs, faults_of
+from ..pairs.settings import LAYERWISE, PairSettings, check_pairs, faults_of, protocol_of
 from ..scheduler.rules import PREFILL_FIRST
 from .keys import key_tree
 
@@ -46,6 +46,7 @@ def check_pair_keys(config: Config) -> None:
     """UsageError: what prefill and decode engines cannot do, or keys without effect."""
     changed = [f.name for f in fields(PairSettings) if config[f"pd.{f.name}"] not in (f.default, [])]
     where = {name: config.where[f"pd.{name}"] for name in changed}
+    where = {name: place for name, place in where.items() if not place.startswith("preset ")}  # ready for either
     check_pairs(settings_of(config), config["scheduler.discipline"], where)
     if not is_paired(config):
         return
@@ -73,6 +74,12 @@ def check_pair_keys(config: Config) -> None:
     for name in ("fleet.replicas", "dp"):
         if config[name] > 1:
             raise UsageError(f"{config.where[name]}: {name} > 1 stands beside pd.prefill and pd.decode; set it to 1")
+    protocol = protocol_of(settings_of(config), config["scheduler.discipline"])
+    if protocol == LAYERWISE and config["cache.kind"] == "radix":
+        raise UsageError(
+            f"{config.where['cache.kind']}: cache.kind = radix does not go with pd.protocol = push under "
+            "scheduler.discipline = token-budget: what is sent is held block by block; set cache.kind = hash"
+        )
     if config["cache.allocation"] != "paged" or config["fleet.group"]:
         raise UsageError("pd.prefill and pd.decode need cache.allocation = paged and no [[fleet.group]]")
     if config["overlap"] and not config.where["overlap"].startswith(("preset ", "by ")):

@@ -23,6 +23,11 @@ def replay(configured: Configured) -> dict[str, Any]:
     system = build_system(configured.config)
     if is_paired(system.asked):
         raise UsageError("--cache-only leads requests through one cache; set pd.prefill and pd.decode to 0")
+    if (ranks := system.asked["dp"]) > 1:
+        raise UsageError(
+            f"{system.asked.where['dp']}: --cache-only knows no ranks, and dp = {ranks} have a cache each; "
+            f"set dp = 1 and fleet.replicas = {ranks}"
+        )
     requests, _ = build_workload(system.config.tree())
     requests.check()
     return replay_system(offline_view(requests, system.config), system)

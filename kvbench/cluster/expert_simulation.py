@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..core.requests import I64, Requests
-from ..costs.tables import CostTables
-from ..engine.settings import EngineSettings
 from ..experts.mixture import Mixture
+from .fleet import Fleet
 from .lockstep import ASKS
 from .lockstep_simulation import LockstepSimulation
 
 
 class ExpertSimulation(LockstepSimulation):
-    """One instance of ranks with a mixture of experts."""
+    """Instances of ranks, each with a mixture of experts of its own."""
 
     def __init__(
-        self,
-        requests: Requests,
-        settings: EngineSettings,
-        tables: CostTables,
-        ranks: int,
-        deal: str,
-        mixture: Mixture,
-        balance: bool = False,
+        self, requests: Requests, fleet: Fleet, deal: str, mixtures: Sequence[Mixture], balance: bool = False
     ) -> None:
-        super().__init__(requests, settings, tables, ranks, deal, asks=True, balance=balance)
-        self.mixture = mixture
+        """mixtures: of each instance."""
+        super().__init__(requests, fleet, deal, asks=True, balance=balance)
+        self.mixtures = tuple(mixtures)
         s = self.instances
         self._now, self._steps, self._tokens, self._terms = s.now, s.steps, s.tokens, s.terms
-        self._together, self._pause = s.together_ns, s.pause_ns
+        self._together, self._pause, self._instance = s.together_ns, s.pause_ns, s.instance
         self._step_ns = s.step_ns
-        self.step_ends: list[int] = []
-        """(steps before the one at hand,) ns of all steps up to each, summed."""
+        self.step_ends: list[list[int]] = [[] for _ in self.mixtures]
+        """By instance, (steps before the one at hand,) ns of all steps up to each, summed."""
 
     def _turn(self, until_ns: int, max_steps: int) -> int:
-        before = int(self._steps[0])
+        before = int(self._steps.sum())
         while True:
-            status = super()._turn(until_ns, max(max_steps - int(self._steps[0]) + before, 1))
+            done = int(self._steps.sum()) - before
+            status = super()._turn(until_ns, max(max_steps - done, 1))
             if status != ASKS:
                 return status
-            index = int(self._steps[0])
-            if index > len(self.step_ends):
-                self.step_ends.append(int(self._step_ns[0]))
-            together, pause = self.mixture.step(index, int(self._now[0]), self._tokens, self._terms)
-            self._together[0], self._pause[0] = together, pause
+            self._price(int(self._instance[int(self.world.at)]))
 
-    def step_lengths(self) -> I64:
-        """(steps,) ns of each step of the instance, its pause among them."""
-        return np.diff([0, *self.step_ends, int(self._step_ns[0])])[: int(self._steps[0])]
+    def _price(self, i: int) -> None:
+        """The step that an instance has planned."""
+        index, ranks = int(self._steps[i]), self.fleet.engines_of(i)
+        if index > len(self.step_ends[i]):
+            self.step_ends[i].append(int(self._step_ns[i]))
+        own = slice(ranks.start, ranks.stop)
+        together, pause = self.mixtures[i].step(index, int(self._now[i]), self._tokens[own], self._terms[own])
+        self._together[i], self._pause[i] = together, pause
+
+    def step_lengths(self, i: int) -> I64:
+        """(steps,) ns of each step of an instance, its pause among them."""
+        return np.diff([0, *self.step_ends[i], int(self._step_ns[i])])[: int(self._steps[i])]

@@ -37,17 +37,18 @@ class Member:
 class Fleet:
     """Engines in order of their numbers.
 
-    router       None = there is one engine, or one instance, and nobody has to choose
+    ranks        so many in a row are an instance: they step together, the router chooses between instances, and each
+                 deals to its ranks what it gets
+    router       None = there is one instance, and nobody has to choose
     pairs        the first engines prefill, the others decode; None = all do both
-    is_instance  they are the ranks of one instance, which deals requests to them itself
-    incidents    what happens to engines
+    incidents    what happens to instances
     sends_again  what an engine loses when it restarts is routed again; else it fails
     """
 
     members: tuple[Member, ...]
     router: RouterSettings | None = None
     pairs: PairRules | None = None
-    is_instance: bool = False
+    ranks: int = 1
     incidents: tuple[Incident, ...] = ()
     sends_again: bool = False
 
@@ -56,9 +57,18 @@ class Fleet:
         """Of every engine."""
         return tuple(member.settings for member in self.members)
 
+    @property
+    def instances(self) -> tuple[Member, ...]:
+        """The first engine of each: what the router chooses between."""
+        return self.members[:: self.ranks]
+
+    def engines_of(self, instance: int) -> range:
+        """Numbers of the engines of an instance."""
+        return range(instance * self.ranks, (instance + 1) * self.ranks)
+
     def check(self) -> None:
         """UsageError: engines that cannot work on one workload."""
-        if len(self.members) > 1 and self.router is None and not self.is_instance:
+        if len(self.instances) > 1 and self.router is None:
             raise UsageError("several engines need a router; set router.policy")
         for name in ("block_tokens", "max_model_len"):
             if len({getattr(settings, name) for settings in self.settings}) > 1:
@@ -80,11 +90,12 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
     router = make_router(
         settings,
         requests,
-        fleet.pairs.num_prefill if fleet.pairs else len(fleet.members),
+        fleet.pairs.num_prefill if fleet.pairs else len(fleet.instances),
         shared.block_keys,
         first.block_tokens,
-        prefill_table([m.tables for m in fleet.members], requests) if settings.policy in PREDICTING else None,
+        prefill_table([m.tables for m in fleet.instances], requests) if settings.policy in PREDICTING else None,
         first.seed,
+        fleet.ranks,
     )
     if fleet.router is None:
         return Routing(router, no_verbs(), np.zeros(0, np.int64))
@@ -94,7 +105,7 @@ def routing_of(fleet: Fleet, requests: Requests, shared: Shared) -> Routing:
         verbs_of(settings),
         decision_ns(settings, requests.prompt_tokens[request]),
         round(settings.refresh_ms * NS_PER_MS),
-        takers(requests, fleet.settings if fleet.pairs is None else [first]),
+        takers(requests, [m.settings for m in fleet.instances] if fleet.pairs is None else [first]),
     )
 
 

@@ -36,7 +36,7 @@ KINDS = ("restart", "drain", "add", "slow")
 
 @dataclass(frozen=True)
 class Incident:
-    """Something happens to engine number `engine`.
+    """Something happens to engine number `engine`: what a router knows as one, so an instance with all its ranks.
 
     restart   it is gone with its cache and all that it had, and takes requests again down_ns later
     drain     it gets no more requests
@@ -95,9 +95,9 @@ def check_incidents(incidents: tuple[Incident, ...], settings: EngineSettings) -
 class Incidents:
     """Those of a run, in the order in which the clients' events name them."""
 
-    def __init__(self, incidents: tuple[Incident, ...], again: bool, world: World) -> None:
-        """again: what an engine loses is sent again, else it fails."""
-        self._again = again
+    def __init__(self, incidents: tuple[Incident, ...], again: bool, world: World, ranks: int = 1) -> None:
+        """again: what an engine loses is sent again, else it fails. ranks: engines of an instance."""
+        self._again, self._ranks = again, ranks
         self._world: Any = world  # its lists have types only in jitted code
         back = [Incident(i.at_ns + i.down_ns, i.engine, "add") for i in incidents if i.kind == "restart"]
         self._all = (*incidents, *back)
@@ -134,16 +134,18 @@ class Incidents:
         elif incident.kind in ("drain", "restart"):
             self._takes(incident.engine, 0)
         else:
-            engine = engines[incident.engine]
-            _set_costs(engine, slowed(engine.costs, incident.factor))
+            first = incident.engine * self._ranks
+            for engine in engines[first : first + self._ranks]:
+                _set_costs(engine, slowed(engine.costs, incident.factor))
         return incident
 
-    def replaced_by(self, number: int, new: Engine, now_ns: int) -> None:
-        """An engine has lost what it had, and another one that is empty stands in its place."""
+    def replaced_by(self, new: Mapping[int, Engine], now_ns: int) -> None:
+        """Engines, of one instance, have lost what they had, and others that are empty stand in their places."""
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
             lose = lose_of_pair if self._world.paired else _lose
-            lost = lose(self._world, number, now_ns, self._again)
-            _put(self._world, number, new, now_ns)
+            lost = np.concatenate([lose(self._world, number, now_ns, self._again) for number in new])
+            for number, engine in new.items():
+                _put(self._world, number, engine, now_ns)
             for seq in lost[lost >= 0]:
                 _send_again(self._world, seq, now_ns)
             if self._world.paired:

@@ -12,6 +12,7 @@ from ..memory.operations import (
     MOVING,
     OP_COUNT,
     OP_FIRST,
+    OP_HOLDS,
     OP_KIND,
     OP_OWNER,
     OP_SOURCE,
@@ -40,6 +41,8 @@ def check_transfers(engines: Sequence[Engine], operations: Operations) -> None:
         ):
             e, seq = engines[int(row[engine])], int(row[OP_OWNER])
             if row[epoch] != e.side.epoch:  # of a life that is over
+                continue
+            if what == "read" and row[OP_HOLDS] == 1:  # the link holds them, whoever has let them go
                 continue
             held = _table(e, seq)
             lost = [int(b) for b in blocks[row[first] : row[first] + row[count]] if int(b) not in held]

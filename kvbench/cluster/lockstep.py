@@ -50,7 +50,7 @@ from .loop import (
     tell_ends,
     unstick,
 )
-from .world import World
+from .world import NO_INCIDENT, World
 
 ASKS = 7
 """Beside what loop.advance returns: Python adds to the queries of the ranks of World.at's instance, which have planned
@@ -256,7 +256,9 @@ def _advance(w, s, until_ns, max_steps):
             else:
                 seq = happen(w)
                 if seq != NO_SEQ:
-                    deliver(w, seq, deal_to(w, s, np.int64(0)))
+                    deliver(w, seq, deal_to(w, s, w.port[c.seqs.engine[seq]]))
+                if w.incident != NO_INCIDENT:
+                    return CONTROL
             continue
         if at == NEVER_NS:
             if not unstick(w):

@@ -18,54 +18,54 @@ from .simulation import Simulation
 
 @dataclass(frozen=True)
 class BarrierTotals:
-    """By rank: (ranks,). All in ns but dummy_steps. wait = steps' time - busy, summed over ranks, exactly.
+    """By rank: (ranks,), of all instances. All in ns but dummy_steps and steps. wait = steps' time - busy, exactly.
 
     wait         for the slowest rank
     busy         own steps, dummies among them
     dummy        these alone
-    step_ns      of the instance, all steps; steps: how many
+    step_ns      of its instance, all steps; steps: how many
     """
 
     wait_ns: I64
     busy_ns: I64
     dummy_ns: I64
     dummy_steps: I64
-    step_ns: int
-    steps: int
+    step_ns: I64
+    steps: I64
+
+
+def one_instance(settings: EngineSettings, tables: CostTables, ranks: int) -> Fleet:
+    """So many equal engines behind a barrier, and nobody in front of them."""
+    return Fleet((Member(settings, tables),) * ranks, ranks=ranks)
 
 
 class LockstepSimulation(Simulation):
-    """One instance of `ranks` engines behind a barrier."""
+    """Instances of `fleet.ranks` engines, each behind a barrier of its own."""
 
-    def __init__(
-        self,
-        requests: Requests,
-        settings: EngineSettings,
-        tables: CostTables,
-        ranks: int,
-        deal: str,
-        asks: bool = False,
-        balance: bool = False,
-    ) -> None:
-        super().__init__(requests, settings, tables, Fleet((Member(settings, tables),) * ranks, is_instance=True))
-        self.instances: Instances = make_instances([ranks], deal, asks, balance)
+    def __init__(self, requests: Requests, fleet: Fleet, deal: str, asks: bool = False, balance: bool = False) -> None:
+        first = fleet.members[0]
+        super().__init__(requests, first.settings, first.tables, fleet)
+        ranks = [fleet.ranks] * len(fleet.instances)
+        self.instances: Instances = make_instances(ranks, deal, asks, balance)
 
     def _turn(self, until_ns: int, max_steps: int) -> int:
         return compiled_lockstep()(self.world, self.instances, until_ns, max_steps)
 
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
-        """With the rank of every sequence."""
-        rank = np.where(sequences["engine"] >= 0, sequences["engine"], NEVER)
+        """With the rank of every sequence, in its instance."""
+        engine = sequences["engine"]
+        rank = np.where(engine >= 0, engine % self.fleet.ranks, NEVER)
         return {"rank": rank, **super()._columns(sequences)}
 
     def barrier(self) -> BarrierTotals:
         """Totals so far."""
         s = self.instances
+        of = np.array(s.instance)
         return BarrierTotals(
             np.array(s.wait_ns),
             np.array(s.busy_ns),
             np.array(s.dummy_ns),
             np.array(s.dummy_steps),
-            int(s.step_ns[0]),
-            int(s.steps[0]),
+            np.array(s.step_ns)[of],
+            np.array(s.steps)[of],
         )

@@ -39,7 +39,7 @@ def lose_of_pair(w, k, now, again):
     if e.side.role == PREFILL:
         lose_prefill(w.pairs, q, e)
     else:
-        lose_decode(w.pairs, q, e, again and not e.rules.prefill_first)
+        lose_decode(w.pairs, q, e, again and w.pairs.pulls)
     while is_unread(e.landed):  # nobody hears it any more
         heard(w.operations, take(e.landed)[1])
     tell_ends(w, e)

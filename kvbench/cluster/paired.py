@@ -18,7 +18,7 @@ from ..engine.sequences import make_sequences
 from ..engine.settings import EngineSettings
 from ..memory.links import Links, add_link
 from ..metrics.pairs import PairTimes
-from ..pairs.settings import PairRules
+from ..pairs.settings import PULL, PairRules
 from ..pairs.state import (
     DEADLINES,
     DEAF,
@@ -55,6 +55,8 @@ def make_pairs_of(rules: PairRules, shared: Shared, settings: EngineSettings, ag
         again=again,
         lease_ns=rules.lease_ns,
         heartbeat_ns=rules.heartbeat_ns,
+        pulls=rules.protocol == PULL,
+        tells_unread=rules.tells_unread,
         hands_out=rules.hands_out,
         block_tokens=settings.block_tokens,
         block_bytes=rules.block_bytes,

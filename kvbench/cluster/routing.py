@@ -16,7 +16,7 @@ from ..prefix import block_hash, radix
 from ..prefix.changes import IS_STORED
 from ..prefix.keys import fill_keys
 from ..routing.late import tell_block
-from ..routing.router import ENDED, FIRST_TOKEN, NO_ENGINE, SENT, Router, report
+from ..routing.router import ENDED, FIRST_TOKEN, NO_ENGINE, SENT, Router, forget_report, report
 from ..scheduler import kv
 from ..scheduler.mail import ACCEPT, is_unread, take
 from ..scheduler.stages import tokenized_ns
@@ -52,15 +52,17 @@ def decide(w, seq, now):
     if router.wants_events and router.delay_ns == 0:  # else they come when a step lands
         for k in range(w.ready.size):
             w.listen(w.engines[k], router, now)
-    k = w.route(router, c.seqs, seq, now)
-    if k < 0 or (w.takes.size > 0 and w.takes[k, c.seqs.request[seq]] == 0):  # nobody, or an engine that refuses it
+    port = w.route(router, c.seqs, seq, now)
+    # nobody, or an engine that refuses it
+    if port < 0 or (w.takes.size > 0 and w.takes[port, c.seqs.request[seq]] == 0):
         c.seqs.engine[seq] = NO_ENGINE
         close(c, seq, FAILED, now)
         return
+    k = w.first[port]
     c.seqs.engine[seq] = k
     w.engines[k].coming += 1
     w.engines[k].coming_tokens += c.seqs.prompt[seq]
-    w.hear(router, c.seqs, SENT, seq, k, now)
+    w.hear(router, c.seqs, SENT, seq, port, now)
     if w.predicted.size > 0:
         w.predicted[seq], w.best[seq] = router.predicted, router.best
     if w.route_ns.size > 0 and w.route_ns[seq] > 0:
@@ -75,7 +77,8 @@ def tokenise(w, seq, now):
     q = w.clients.seqs
     if q.state[seq] == TOKENIZING:  # else cancelled meanwhile
         first = q.first[q.request[seq]]
-        twin_ns = q.queued[first] if q.engine[first] == q.engine[seq] else np.int64(-1)
+        is_twin = q.engine[first] >= 0 and w.port[q.engine[first]] == w.port[q.engine[seq]]
+        twin_ns = q.queued[first] if is_twin else np.int64(-1)
         q.queued[seq] = tokenized_ns(w.engines[q.engine[seq]].stages, now, q.prompt[seq], twin_ns)
         push_event(w.clients.events, q.queued[seq], READY, seq)
 
@@ -93,7 +96,7 @@ def left(w, seq, now):
     """A sequence that was sent is over: the router hears of it."""
     k = w.clients.seqs.engine[seq]
     if k != NO_ENGINE:
-        w.hear(w.router, w.clients.seqs, ENDED, seq, k, now)
+        w.hear(w.router, w.clients.seqs, ENDED, seq, w.port[k], now)
 
 
 @inline
@@ -101,18 +104,18 @@ def hear_first_tokens(w, e):
     """The router hears of the first tokens that an engine has handed out."""
     while is_unread(e.outbox):
         seq = take(e.outbox)[1]
-        w.hear(w.router, w.clients.seqs, FIRST_TOKEN, seq, e.number, e.now)
-
-    return e.number
+        w.hear(w.router, w.clients.seqs, FIRST_TOKEN, seq, w.port[e.number], e.now)
 
 
 @jit
 def look_at_all(w, seq, now):
     """What every engine that the router knows would say of itself now, and of a sequence that asks for its prefix (or
     NO_SEQ). Of prefill and decode engines it knows the first."""
-    for k in range(w.router.accepts.size):
-        w.look(w.engines[k], w.router, seq)
-        w.router.as_of[k] = now
+    for port in range(w.router.accepts.size):
+        forget_report(w.router, port)
+        for k in range(w.first[port], w.first[port + 1]):
+            w.look(w.engines[k], w.router, seq)
+        w.router.as_of[port] = now
 
 
 def look(e, router, seq):
@@ -120,7 +123,8 @@ def look(e, router, seq):
     waiting = e.num_waiting + _unread(e) + e.coming
     report(router, e.number, waiting + e.slots.holders, waiting, _uncomputed(e), kv.used_blocks(e), e.pool.num_blocks)
     if seq != NO_SEQ and router.wants_truth:
-        router.truth[e.number] = _cached_tokens(e, seq)
+        port = router.port[e.number]
+        router.truth[port] = max(router.truth[port], _cached_tokens(e, seq))
 
 
 def listen(e, router, now):

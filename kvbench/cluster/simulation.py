@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..client.clients import FLUSH, REPORT, announce, make_clients
 from ..core import journal as core_journal
-from ..core.ahead import begin
+from ..core.ahead import Unit, begin
 from ..core.errors import KvbenchError, UsageError
 from ..core.journal import STEP_COLUMNS, Counters
 from ..core.requests import I64, Requests
@@ -117,10 +117,7 @@ class Simulation:
         self.settings = settings
         self.fleet = fleet or Fleet((Member(settings, tables),))
         self.fleet.check()
-        verbs = {
-            unit.name: unit for of in self.fleet.settings for unit in (units if of.role == "both" else side_units)(of)
-        }
-        helpers = begin((*verbs.values(), UNIT))
+        helpers = begin((*self._units(), UNIT))
         self.arrivals = taken_by(requests, self.fleet)
         self._shared = shared = share(requests, settings, taken=self.arrivals)
         self._pairs = pairs = (
@@ -136,7 +133,8 @@ class Simulation:
             closed_loop=settings.closed_loop,
         )
         helpers.finish()
-        self.world = make_world(clients, self.engines, routing_of(self.fleet, shared.requests, shared), pairs)
+        routing = routing_of(self.fleet, shared.requests, shared)
+        self.world = make_world(clients, self.engines, routing, pairs, self._protocol, self.fleet.ranks)
         states = (settings.cache.state, settings.tiers.state, settings.tiers.store.state)
         self._is_prepared = all(state == "cold" for state in states)
         self._flushes = Flushes(requests, settings)
@@ -149,10 +147,19 @@ class Simulation:
         self._outage = Outage(settings)
         for index, time_ns in enumerate(self._outage.times, len(self._flushes.times)):
             announce(clients, time_ns, FLUSH, index)
-        self._incidents = Incidents(self.fleet.incidents, self.fleet.sends_again, self.world)
+        self._incidents = Incidents(self.fleet.incidents, self.fleet.sends_again, self.world, self.fleet.ranks)
         self._reached_time = False
         self._rows_before: list[list[int]] = [[] for _ in self.engines]  # of gaps, before each phase that has begun
         self.num_sequences = requests.num_sequences
+
+    @property
+    def _protocol(self) -> str:
+        return self.fleet.pairs.protocol if self.fleet.pairs else ""
+
+    def _units(self) -> tuple[Unit, ...]:
+        """Verbs of all engines, to be compiled ahead."""
+        of_engines = [units(of) if of.role == "both" else side_units(of, self._protocol) for of in self.fleet.settings]
+        return tuple({unit.name: unit for of in of_engines for unit in of}.values())
 
     def _new_engine(self, number: int) -> Engine:
         """One that is empty."""
@@ -232,11 +239,14 @@ class Simulation:
     def _have_incident(self) -> None:
         incident = self._incidents.carry_out(self.engines)
         if incident is not None and incident.kind == "restart":
-            number, new = incident.engine, self._new_engine(incident.engine)
-            begun = self._rows_before[number]
-            self._retired.append((self.engines[number], begun))
-            self._incidents.replaced_by(number, new, incident.at_ns)
-            self.engines[number], self._rows_before[number] = new, [0] * len(begun)
+            numbers = self.fleet.engines_of(incident.engine)
+            new = {number: self._new_engine(number) for number in numbers}
+            for number in numbers:
+                self._retired.append((self.engines[number], self._rows_before[number]))
+            self._incidents.replaced_by(new, incident.at_ns)
+            for number in numbers:
+                self.engines[number] = new[number]
+                self._rows_before[number] = [0] * len(self._rows_before[number])
 
     def _check_landed(self) -> None:
         stepping = self.world.stepping
@@ -309,7 +319,7 @@ class Simulation:
         step_engine = np.repeat([e.number for e in lives], [j["num_steps"] * bool(j["steps"].size) for j in journals])
         if self.fleet.pairs:
             q = joined(q, self.world.pairs)
-        parts = parts_of(q, status, self.fleet.settings, self._waits(status), fetches(self.engines, q["engine"]))
+        parts = parts_of(q, status, self.fleet.settings, self._waits(), fetches(self.engines, q["engine"]))
         if self.fleet.pairs:
             parts = with_decode_queue(parts, self.seqs.read(), self.world.pairs)
         return core_journal.Journal(
@@ -336,12 +346,12 @@ class Simulation:
             columns={name: values[heard] for name, values in self._columns(q).items()},
         )
 
-    def _waits(self, status: I64) -> dict[str, I64]:
+    def _waits(self) -> dict[str, I64]:
         """Parts of the time that only some runs have."""
         if self.fleet.router is None:
             return {}
         q, route_ns = self.seqs, self.world.route_ns
-        decided = (q.engine >= 0) & ((status != core_journal.CANCELLED) | (q.queued >= 0))
+        decided = (q.engine >= 0) & (q.queued >= 0)  # else it was cancelled, or its engine died, on the way there
         return {"route": np.where(decided, route_ns, 0)}
 
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
@@ -353,12 +363,16 @@ class Simulation:
             return columns
         route_ns = np.where(sequences["engine"] >= 0, self.world.route_ns, core_journal.NEVER)
         return {
-            "engine": sequences["engine"],
+            "engine": self._port_of(sequences["engine"]),
             "predicted_cached_tokens": self.world.predicted.copy(),
             "best_predicted_tokens": self.world.best.copy(),
             "route_ns": route_ns,
             **columns,
         }
+
+    def _port_of(self, engine: I64) -> I64:
+        """What the router knows an engine as; NEVER where there is none."""
+        return np.where(engine >= 0, engine // self.fleet.ranks, core_journal.NEVER)
 
     def admissions(self) -> Admissions:
         """Sequences that were admitted so far."""
@@ -370,19 +384,20 @@ class Simulation:
 
     def counters(self) -> Counters:
         """Totals so far, of all engines."""
-        return counters_of(self._lives(), self.settings, int(self.world.now))
+        return counters_of(self.lives(), self.settings, int(self.world.now))
 
     def pair_times(self) -> PairTimes:
         """Times between prefill and decode engines, where there are such."""
         return pair_times(self.seqs.read(), self.world.pairs)
 
     def counters_by_engine(self) -> list[Counters]:
-        """The same, of each."""
-        now = int(self.world.now)
-        members = zip(self._lives(), self.fleet.members, strict=True)
-        return [counters_of([lives], member.settings, now) for lives, member in members]
+        """The same, of each that a router chooses between: an instance is the sum of its ranks."""
+        now, lives = int(self.world.now), self.lives()
+        of_each = [[lives[k] for k in self.fleet.engines_of(i)] for i in range(len(self.fleet.instances))]
+        members = zip(of_each, self.fleet.instances, strict=True)
+        return [counters_of(own, member.settings, now) for own, member in members]
 
-    def _lives(self) -> list[list[Engine]]:
+    def lives(self) -> list[list[Engine]]:
         """Of each engine, the present one last."""
         return [[*(old for old, _ in self._retired if old.number == e.number), e] for e in self.engines]
 

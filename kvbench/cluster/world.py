@@ -44,7 +44,9 @@ class World:
     befores, afters, landings, stretches   what it does for what moves: see engine.disciplines.Moving
     operations, links   what moves beside the steps; end_next: see memory.links
     router, route, hear, look, listen   who chooses an engine, and its verbs (routing.router, cluster.routing)
-    takes       (engines or 0, requests) 1 = not too long for that engine; empty: what one takes all take
+    port        (engines,) what the router knows an engine as: the ranks of an instance are one place there
+    first       (ports + 1,) the engines of a place that the router knows are first .. next first
+    takes       (ports or 0, requests) 1 = not too long for an engine there; empty: what one takes all take
     route_ns    (sequences or 0,) what the decision on each takes
     predicted   (sequences or 0,) tokens that the router believed cached where it sent it
     best        (sequences or 0,) the same of the engine that it believed to have most
@@ -76,6 +78,8 @@ class World:
     hear: "HEAR_FUNCTION"
     look: "LOOK_FUNCTION"
     listen: "LOOK_FUNCTION"
+    port: "i8[::1]"
+    first: "i8[::1]"
     takes: "u1[:,::1]"
     route_ns: "i8[::1]"
     predicted: "i8[::1]"
@@ -101,10 +105,20 @@ class Routing:
     takes: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
 
 
-def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing, pairs: Pairs | None = None) -> World:
-    """At t = 0, nothing has happened."""
+def make_world(
+    clients: Clients,
+    engines: Sequence[Engine],
+    routing: Routing,
+    pairs: Pairs | None = None,
+    protocol: str = "",
+    ranks: int = 1,
+) -> World:
+    """At t = 0, nothing has happened.
+
+    protocol   of the pairs, see pairs.settings. ranks: engines of an instance, which the router knows as one
+    """
     router, looks = routing.router, routing.refresh_ns > 0 or routing.router.wants_load or routing.router.wants_truth
-    sides = [(discipline_of(e), moving_of(e)) if e.side.role == BOTH else side_of(e) for e in engines]
+    sides = [(discipline_of(e), moving_of(e)) if e.side.role == BOTH else side_of(e, protocol) for e in engines]
     disciplines, moving = [discipline for discipline, _ in sides], [moves for _, moves in sides]
     return World(
         clients,
@@ -129,6 +143,8 @@ def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing, pa
         routing.verbs.hear,
         look_pointer(looks),
         listen_pointer(router.wants_events),
+        np.arange(len(engines)) // ranks,
+        np.arange(0, ranks * router.accepts.size + 1, ranks),
         routing.takes,
         routing.route_ns,
         np.full(routing.route_ns.size, UNKNOWN, np.int64),
@@ -137,14 +153,8 @@ def make_world(clients: Clients, engines: Sequence[Engine], routing: Routing, pa
         NO_INCIDENT,
         pairs is not None,
         no_pairs(clients.seqs) if pairs is None else pairs,
-        pair_pointer(_protocol(engines[0])),
+        pair_pointer(protocol),
     )
-
-
-def _protocol(engine: Engine) -> str:
-    if engine.side.role == BOTH:
-        return ""
-    return "push" if engine.rules.prefill_first else "pull"
 
 
 def _listed(values: Sequence[Any], kind: str) -> Any:

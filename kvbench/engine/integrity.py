@@ -121,7 +121,8 @@ def _copies(e: Engine) -> tuple[list[int], list[tuple[list[int], int]]]:
         raise KvbenchError("integrity: blocks and the operations in flight on them disagree")
     owned = rows[(rows[:, OP_TARGET] == e.number) & (rows[:, OP_OWNS] == 1)]
     targets = [int(b) for r in owned for b in blocks[r[OP_TARGET_FIRST] : r[OP_TARGET_FIRST] + r[OP_TARGET_COUNT]]]
-    held = rows[(rows[:, OP_SOURCE] == e.number) & (rows[:, OP_HOLDS] == 1)]
+    ours = (rows[:, OP_SOURCE] == e.number) & (rows[:, OP_SOURCE_EPOCH] == e.side.epoch)
+    held = rows[ours & (rows[:, OP_HOLDS] == 1)]
     return targets, [(blocks[r[OP_FIRST] : r[OP_FIRST] + r[OP_COUNT]].tolist(), int(r[OP_NODE])) for r in held]
 
 

@@ -17,7 +17,7 @@ from . import balance
 from .clocks import VllmClock, Window
 from .keys import EplbSettings
 from .layout import F64, I64, Layout, Placement, placement_of
-from .moves import PLANS, Move, held
+from .moves import Move, held, plan_of
 from .policies import policy_named
 from .tables import ExpertTables, tables_of
 
@@ -180,7 +180,7 @@ class Balancer:
 
     def _moves(self, placed: Placement) -> list[list[Move]]:
         """By layer, as the policy's engine plans them."""
-        plan = PLANS.get(self.settings.policy.partition("-vec")[0], PLANS["vllm"])
+        plan = plan_of(self.settings.policy)
         pairs = zip(self.tables.experts, placed.experts, strict=True)
         return [plan(held(old, new, self.layout.ranks), self.exchange.nodes) for old, new in pairs]
 

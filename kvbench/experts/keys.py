@@ -10,7 +10,10 @@ LOADS = ("uniform", "zipf", "recorded")
 DRIFTS = ("none", "rotate", "jump")
 MODES = ("auto", "normal", "low-latency")
 REPLICAS = ("even", "nearest")
-POLICY_NAMES = ("deepseek", "deepseek-global", "sglang", "sglang-vec", "vllm", "vllm-ascend")
+POLICY_NAMES = (
+    *("deepseek", "deepseek-global", "sglang", "sglang-vec", "vllm"),
+    *("vllm-ascend", "vllm-ascend-swift", "vllm-ascend-flashlb"),
+)
 EPLB_MODES = ("off", "static", "dynamic-sync", "dynamic-async")
 
 

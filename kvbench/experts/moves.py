@@ -111,6 +111,12 @@ PLANS: dict[str, Plan] = {
 """Whose plan: held experts and number of nodes -> moves."""
 
 
+def plan_of(policy: str) -> Plan:
+    """As the engine plans that a policy is of; vLLM's for those that belong to none."""
+    longest = max((name for name in PLANS if policy.startswith(name)), key=len, default="vllm")
+    return PLANS[longest]
+
+
 def free_batches(moves: Sequence[Move]) -> list[list[tuple[int, int, list[int]]]]:
     """vLLM's batches without contention: in none of them is a rank an end of two flows.
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..core.errors import UsageError
 from ..core.own_file import load_file
-from . import ascend, boustrophedon, greedy
+from . import ascend, boustrophedon, greedy, swift
+from .flashlb import FlashLb
 from .layout import F64, I64, Layout, Placement, check_map, placement_of
 
 Policy = Callable[[F64, Layout, I64], Placement]
@@ -46,15 +47,21 @@ def _ascend(steps: F64, layout: Layout, old: I64) -> Placement:
     return ascend.place(_summed(steps), layout, old)
 
 
-POLICIES: dict[str, Policy] = {
+def _ascend_swift(steps: F64, layout: Layout, old: I64) -> Placement:
+    return swift.place(_summed(steps), layout, old)
+
+
+POLICIES: dict[str, Policy | type[FlashLb]] = {
     "deepseek": _deepseek,
     "deepseek-global": _global,
     "sglang": _sglang,
     "sglang-vec": _sglang_vec,
     "vllm": _vllm,
     "vllm-ascend": _ascend,
+    "vllm-ascend-swift": _ascend_swift,
+    "vllm-ascend-flashlb": FlashLb,
 }
-"""deepseek, sglang, vllm: hierarchical where groups divide among nodes, else global."""
+"""deepseek, sglang, vllm: hierarchical where groups divide among nodes, else global. A class remembers: one a run."""
 
 
 def policy_named(name: str) -> Policy:
@@ -66,7 +73,8 @@ def policy_named(name: str) -> Policy:
         return _own(name)
     if name not in POLICIES:
         raise UsageError(f"unknown eplb.policy {name!r}: one of {', '.join(POLICIES)}, or FILE.py:FUNCTION of your own")
-    return POLICIES[name]
+    found = POLICIES[name]
+    return found() if isinstance(found, type) else found
 
 
 def _own(name: str) -> Policy:

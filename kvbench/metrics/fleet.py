@@ -97,9 +97,7 @@ def fleet_figures(
                 hit_rate=count.matched_tokens / asked if asked else None,
                 output_tokens=int(journal.output_tokens[own].sum()),
                 steps=count.num_steps,
-                busy_share=min(count.busy_ns / end, 1.0)
-                if end
-                else 0.0,  # a step that a restart cut short is counted whole
+                busy_share=_busy_share(count, end),
                 queue_p50_ms=_ms(queue.p50),
                 queue_p99_ms=_ms(queue.p99),
                 ttft_p50_ms=_ms(ttft.p50),
@@ -121,6 +119,11 @@ def fleet_figures(
         float(against.mean()) if against.size else None,
         _mean_route(journal),
     )
+
+
+def _busy_share(count: Counters, end: int) -> float:
+    """Of the ranks of an instance, the mean. A step that a restart cut short is counted whole."""
+    return min(count.busy_ns / (end * count.num_engines), 1.0) if end else 0.0
 
 
 def load_cv(journal: Journal, num_engines: int) -> float | None:

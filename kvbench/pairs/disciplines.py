@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from numba import njit
 
@@ -17,7 +17,8 @@ from ..engine.settings import EngineSettings, is_prefill_first
 from ..scheduler.side import PREFILL
 from ..scheduler.state import Engine
 from ..scheduler.waiting_order import FCFS, order_of
-from . import pull, pull_decode, pull_prefill, push, push_decode, push_prefill
+from . import layerwise, pull, pull_decode, pull_prefill, push, push_decode, push_prefill
+from .settings import LAYERWISE, PULL, PUSH
 from .state import BETWEEN
 
 DISCIPLINES = {
@@ -38,31 +39,29 @@ DISCIPLINES |= {
     ),
 }
 
-_PROTOCOLS = {"pull": pull, "push": push}
+_PROTOCOLS = {PULL: pull, PUSH: push, LAYERWISE: layerwise}
 
 
-def side_of(engine: Engine) -> tuple[Discipline, Moving]:
+def side_of(engine: Engine, protocol: str) -> tuple[Discipline, Moving]:
     """The scheduler of one side, and what it does beside its steps."""
-    rules = engine.rules
-    protocol, is_prefill = "push" if rules.prefill_first else "pull", engine.side.role == PREFILL
-    module: Any = _PROTOCOLS[protocol]
-    name = _name(protocol, is_prefill, engine.calendar.active, rules.order != FCFS)
+    is_prefill, module = engine.side.role == PREFILL, cast(Any, _PROTOCOLS[protocol])
+    name = _name(protocol, is_prefill, engine.calendar.active, engine.rules.order != FCFS)
     return DISCIPLINES[name], replace(
         NOTHING_MOVES, landed=module.prefill_landed if is_prefill else module.decode_landed
     )
 
 
 def _name(protocol: str, is_prefill: bool, calendar: bool, is_sorted: bool) -> str:
+    engine = PUSH if protocol == PUSH else PULL  # under layerwise both sides are those of a pull
     if is_prefill:
-        return f"{protocol}_prefill{'_sorted' if protocol == 'push' and is_sorted else ''}"
-    return f"{protocol}_decode{'_calendar' if calendar else ''}"
+        return f"{engine}_prefill{'_sorted' if engine == PUSH and is_sorted else ''}"
+    return f"{engine}_decode{'_calendar' if calendar else ''}"
 
 
-def units(settings: EngineSettings) -> tuple[Unit, ...]:
+def units(settings: EngineSettings, protocol: str) -> tuple[Unit, ...]:
     """The verbs of a side, and what happens between both, to be compiled ahead; the longest first."""
-    push_, is_prefill = is_prefill_first(settings), settings.role == "prefill"
-    protocol = "push" if push_ else "pull"
-    is_sorted = push_ and order_of(settings.scheduler.policy, settings.cache.kind) != FCFS
+    is_prefill = settings.role == "prefill"
+    is_sorted = is_prefill_first(settings) and order_of(settings.scheduler.policy, settings.cache.kind) != FCFS
     name = _name(protocol, is_prefill, runs_calendar(settings), is_sorted)
     verbs = tuple(
         Unit(f"pairs.{name}.{of[0]}", __name__, "compile_verbs", (name, *of), seconds)
@@ -86,7 +85,7 @@ def _nobody(pairs, c, engines, ready, stepping, what, subject, k, now):
 def pair_pointer(protocol: str) -> Any:
     """What happens between the engines, as a function pointer: a run compiles its own protocol, or nothing.
 
-    protocol   pull, push, or "": every engine does both
+    protocol   see pairs.settings, or "": every engine does both
     """
     function: Callable[..., None] = _PROTOCOLS[protocol].verb if protocol else _nobody
     return function if PLAIN else njit(BETWEEN.signature, cache=True, nogil=True, error_model="numpy")(function)

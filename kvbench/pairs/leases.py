@@ -24,7 +24,7 @@ class Leases:
     """Times in ns.
 
     ends        (sequences,) when each is over; NO_LEASE: there is none
-    duration    from the end of the prefill. extension: from a heartbeat. interval: between two heartbeats
+    duration    from the end of the prefill. extension: from a heartbeat. interval: between two heartbeats; < 0: none
     late        reads that came after their lease
     """
 
@@ -36,7 +36,7 @@ class Leases:
 
 
 def make_leases(num_sequences: int, duration_ns: int, interval_ns: int = 0) -> Leases:
-    """interval_ns   0 = a sixth of the lease"""
+    """interval_ns   0 = a sixth of the lease, less: no heartbeats"""
     ends = np.full(num_sequences, NO_LEASE, np.int64)
     return Leases(ends, duration_ns, 2 * duration_ns // 3, interval_ns or max(duration_ns // 6, 1), 0)
 

@@ -16,7 +16,7 @@ from ..kernels.event_heap import push_event
 from ..memory.operations import ENDED, OP_OWNER, OP_STATE, heard
 from ..scheduler.mail import ACCEPT, LEAVE, is_unread, post, take
 from ..scheduler.queues import take_ended
-from ..scheduler.side import WENT_WRONG
+from ..scheduler.side import COMPUTED_PROMPT, WENT_WRONG
 from ..scheduler.spent import note_given_up
 from ..scheduler.state_columns import (
     CANCELLED,
@@ -105,8 +105,9 @@ def _quit(pairs, c, engines, ready, stepping, seq, now):
 def _prefill_news(pairs, c, engines, ready, stepping, k, now):
     e = engines[k]
     while is_unread(e.side.outbox):
-        _, seq = take(e.side.outbox)
-        _computed(pairs, c, engines, ready, stepping, e, seq, now)
+        kind, seq = take(e.side.outbox)
+        if kind == COMPUTED_PROMPT:
+            _computed(pairs, c, engines, ready, stepping, e, seq, now)
     while e.ended_head != NO_SEQ:
         seq = take_ended(e)
         if pairs.computed_ns[seq] == NOT_YET:  # it went before its prompt was computed
@@ -157,7 +158,7 @@ def hand_over(pairs, c, engines, ready, stepping, seq, now):
             let_go(pairs, engines, ready, stepping, seq, now)
         _close_homeless(c, seq, FAILED, now)
         return
-    if pairs.beating[k] == 0:
+    if pairs.beating[k] == 0 and pairs.leases.interval > 0:
         pairs.beating[k] = 1
         push_event(c.events, now, DEADLINE, DEADLINES * k + BEAT)
     pairs.load[k] += 1
@@ -195,8 +196,8 @@ def _decode_news(pairs, c, engines, ready, stepping, k, now):
         seq = take_ended(e)
         pairs.load[k] -= 1
         unread = leases.runs(pairs.leases, seq) and pairs.begun_ns[seq] == NOT_YET
-        if unread and pairs.lost[seq] == NOT_LOST:  # of a read that failed nobody is told, and the dead tell nobody
-            let_go(pairs, engines, ready, stepping, seq, now)
+        if unread and pairs.tells_unread and pairs.lost[seq] == NOT_LOST:  # of a read that failed nobody is told,
+            let_go(pairs, engines, ready, stepping, seq, now)  # and the dead tell nobody
         tell_client(pairs, c, seq, now)
 
 

@@ -18,7 +18,7 @@ from ..scheduler.lifecycle import free_memory, let_go
 from ..scheduler.mail import post
 from ..scheduler.queues import open_slot, peek_slot, queue_by_urgency, queue_front, queue_remove, run_append
 from ..scheduler.shadow import bring
-from ..scheduler.side import MEMORY
+from ..scheduler.side import BROKEN, MEMORY, UNCONNECTED, WENT_WRONG
 from ..scheduler.spent import note_admission
 from ..scheduler.state import set_state
 from ..scheduler.state_columns import (
@@ -193,7 +193,8 @@ def read_ended(e, seq, good):
 @entry
 def read_is_over(e, seq, good):
     """The same, with what becomes of a sequence whose read failed."""
-    if not good and e.side.fails and e.slots.rec[e.seqs.slot[seq], PHASE] != DRAINS:
+    ends = e.side.fails or e.seqs.flagged[seq] == 1
+    if not good and ends and e.slots.rec[e.seqs.slot[seq], PHASE] != DRAINS:
         fail(e, seq)
     read_ended(e, seq, good)
 
@@ -222,7 +223,10 @@ def cancel(e, seq):
     """At once, but for memory that is being written: that waits for the end of its read."""
     slot = e.seqs.slot[seq]
     phase = e.slots.rec[slot, PHASE] if slot != NO_SLOT else IN_PREFILL
-    if phase == LOADING:
+    if phase == LOADING and e.side.connection[seq] == BROKEN:  # nothing is written, nor ever will be
+        e.side.connection[seq] = UNCONNECTED
+        read_is_over(e, seq, WENT_WRONG)
+    elif phase == LOADING:
         _leave(e, slot)
         e.slots.rec[slot, PHASE] = DRAINS
         e.seqs.flagged[seq] = 1

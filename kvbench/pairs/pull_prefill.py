@@ -15,7 +15,7 @@ from ..scheduler import kv, lifecycle, token_budget
 from ..scheduler.lifecycle import count_token, first_token_out
 from ..scheduler.mail import post
 from ..scheduler.queues import run_remove
-from ..scheduler.side import COMPUTED_PROMPT
+from ..scheduler.side import CHUNK, COMPUTED_PROMPT
 from ..scheduler.spent import note_end
 from ..scheduler.state import set_state
 from ..scheduler.state_columns import (
@@ -45,6 +45,7 @@ def commit(e):
         tokens += plan[row, PLAN_TOKENS]
         if rec[slot, COMPUTED] < rec[slot, KNOWN]:
             kv.publish_unfinished(e, slot)
+            post(e.side.outbox, CHUNK, rec[slot, SEQ])
         else:
             _park(e, slot)
     e.context += tokens

@@ -98,18 +98,18 @@ def _free_rows(e):
 @jit
 def resume(e):
     """Retracted sequences come back in order, while the budget bears them."""
-    side, q = e.side, e.seqs
-    left = kv.available(e) * e.rules.block_tokens - side.reserved * _num_live(e)
+    side, q, bt = e.side, e.seqs, e.rules.block_tokens
+    left = kv.available(e) * bt - side.reserved * _num_live(e)
     done = np.int64(0)
     while done < side.num_retracted:
         seq = side.retracted[done]
-        need = _to_return(e, seq)
-        if _free_rows(e) <= 0 or need > left:
+        need, tokens = _to_return(e, seq), q.prompt[seq] + max(q.generated[seq] - 1, 0)
+        has_pages = (tokens + bt - 1) // bt <= kv.available(e)  # `left` does not count in whole ones
+        if _free_rows(e) <= 0 or need > left or not has_pages:
             break
         left -= need
         slot = open_slot(e, seq)
         kv.attach(e, slot, 0, 0)
-        tokens = q.prompt[seq] + max(q.generated[seq] - 1, 0)
         kv.install(e, slot, tokens)
         bring(e, slot, np.int64(0), tokens)
         e.slots.rec[slot, PHASE] = LOADED

@@ -12,13 +12,17 @@ from ..core.errors import UsageError
 from ..core.keys import Key, keys_of, rule
 from ..core.units import NS_PER_S
 
-PULL, PUSH = "pull", "push"
+PULL, PUSH, LAYERWISE = "pull", "push", "layerwise"
 PROTOCOLS = {
     PULL: "the decode side reads what the prefill side has computed and holds under a lease (vLLM, NIXL)",
     PUSH: "the decode side has memory first, the prefill side writes as it computes (SGLang)",
+    LAYERWISE: "the same between engines with a token budget (vllm-ascend)",
 }
-BY_DISCIPLINE = {"token-budget": PULL, "prefill-first": PUSH}
-"""What each scheduler's own engine does: protocol = auto."""
+BY_DISCIPLINE = {
+    "token-budget": {"auto": PULL, "pull": PULL, "push": LAYERWISE},
+    "prefill-first": {"auto": PUSH, "push": PUSH},
+}
+"""What pd.protocol means for each scheduler; auto: what its own engine does."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class PairSettings:
     transfer: str = rule(
         "auto",
         "",
-        "whole: once a prompt is computed; chunk, layer: as it is computed; auto = whole under pull, chunk under push",
+        "whole: once a prompt is computed; chunk, layer: as it is computed; auto = whole under pull, chunk under push, "
+        "layer under a push with a token budget",
         ("auto", "whole", "chunk", "layer"),
     )
     first_token: str = rule(
@@ -45,10 +50,18 @@ class PairSettings:
         "",
         "a transfer that failed ends its request, or its prompt is computed on the decode side",
         ("fail", "recompute"),
-        of=(PULL,),
+        of=(PULL, LAYERWISE),
     )
     lease_s: float = rule(30.0, "s", "that a computed prompt waits to be read", low=0.001, of=(PULL,))
-    heartbeat_s: float = rule(0.0, "s", "between signs that a prompt is still wanted; 0 = lease / 6", low=0, of=(PULL,))
+    heartbeat_s: float = rule(
+        0.0, "s", "between signs that a prompt is still wanted; 0 = lease / 6, -1 = none", low=-1, of=(PULL,)
+    )
+    tells_unread: bool = rule(
+        True,
+        "",
+        "the prefill side hears of a request that was given up before it was read; else it waits for its lease",
+        of=(PULL,),
+    )
     bootstrap_timeout_s: float = rule(
         300.0, "s", "from a request's arrival to the decode side's memory for it", low=0.001, of=(PUSH,)
     )
@@ -60,7 +73,7 @@ class PairSettings:
         of=(PUSH,),
     )
     transfer_timeout_s: float = rule(
-        300.0, "s", "from the decode side's memory to the end of the transfer", low=0.001, of=(PUSH,)
+        300.0, "s", "from the decode side's memory to the end of the transfer", low=0.001, of=(PUSH, LAYERWISE)
     )
     reserved_decode_tokens: int = rule(
         512, "tokens", "kept free for each request that decodes or will", low=0, of=(PUSH,)
@@ -150,6 +163,7 @@ class PairRules:
     per: str = "pair"
     fair: bool = True
     devices: tuple[int, int] = (1, 1)
+    tells_unread: bool = True
     faults: tuple[Fault, ...] = ()
 
 
@@ -184,17 +198,26 @@ def check_pairs(settings: PairSettings, discipline: str, where: dict[str, str]) 
             if name not in ("prefill", "decode"):
                 raise UsageError(f"{place}: pd.{name} has no effect without pd.prefill and pd.decode engines")
         return
-    protocol = protocol_of(settings, discipline)
-    if protocol != BY_DISCIPLINE[discipline]:
-        fitting = next(name for name, own in BY_DISCIPLINE.items() if own == protocol)
+    if settings.protocol not in BY_DISCIPLINE[discipline]:
+        fitting = next(name for name, known in BY_DISCIPLINE.items() if settings.protocol in known)
         raise UsageError(
-            f"{where.get('protocol', 'pd')}: pd.protocol = {protocol} is what engines with scheduler.discipline = "
-            f"{fitting} do; this one has {discipline}: set pd.protocol = auto, or another preset"
+            f"{where.get('protocol', 'pd')}: pd.protocol = {settings.protocol} is what engines with "
+            f"scheduler.discipline = {fitting} do; this one has {discipline}: set pd.protocol = auto, or another preset"
         )
+    protocol = protocol_of(settings, discipline)
+    called = PUSH if protocol == LAYERWISE else protocol
     for f in fields(PairSettings):
         of = f.metadata.get("of", ())
         if f.name in where and of and protocol not in of:
-            raise UsageError(f"{where[f.name]}: pd.{f.name} has no effect under pd.protocol = {protocol}")
+            raise UsageError(
+                f"{where[f.name]}: pd.{f.name} has no effect under pd.protocol = {called}"
+                + (f" with scheduler.discipline = {discipline}" if protocol == LAYERWISE else "")
+            )
+    if protocol == LAYERWISE and settings.first_token == "prefill":
+        raise UsageError(
+            f"{where.get('first_token', 'pd')}: pd.first_token = prefill does not go with pd.protocol = push under "
+            f"scheduler.discipline = {discipline}: its decode side computes the first token again"
+        )
     if protocol == PULL and settings.transfer in ("chunk", "layer"):
         raise UsageError(
             f"{where.get('transfer', 'pd')}: pd.transfer = {settings.transfer} needs pd.protocol = push: "
@@ -203,10 +226,11 @@ def check_pairs(settings: PairSettings, discipline: str, where: dict[str, str]) 
 
 
 def protocol_of(settings: PairSettings, discipline: str) -> str:
-    return BY_DISCIPLINE[discipline] if settings.protocol == "auto" else settings.protocol
+    """PULL, PUSH or LAYERWISE."""
+    return BY_DISCIPLINE[discipline][settings.protocol]
 
 
 def transfer_of(settings: PairSettings, discipline: str) -> str:
     if settings.transfer != "auto":
         return settings.transfer
-    return "whole" if protocol_of(settings, discipline) == PULL else "chunk"
+    return {PULL: "whole", PUSH: "chunk", LAYERWISE: "layer"}[protocol_of(settings, discipline)]

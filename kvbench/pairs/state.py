@@ -60,6 +60,8 @@ class Pairs:
     beating         (engines,) 1 = its next heartbeat has a time
     link            (prefill engines, decode engines)
     faults          (f, 2) what goes wrong, by number, see LINK_DOWN; deaf, mute, late: 1 = now
+    pulls           what a dead decode engine had may be read by another one
+    tells_unread    pull: the prefill side hears that a sequence was given up before it was read
     hands_out       the prefill side hands out the first token
     block_tokens, block_bytes, block_fragments   of a block of both sides' KV together
     layers          push by layers: layers of the model; 1 = by chunks; 0 = whole
@@ -89,6 +91,8 @@ class Pairs:
     deaf: "i8"
     mute: "i8"
     late: "i8"
+    pulls: "b1"
+    tells_unread: "b1"
     hands_out: "b1"
     block_tokens: "i8"
     block_bytes: "i8"
@@ -125,6 +129,8 @@ def make_pairs(
     again: bool = False,
     lease_ns: int = 0,
     heartbeat_ns: int = 0,
+    pulls: bool = False,
+    tells_unread: bool = True,
     hands_out: bool = False,
     block_tokens: int = 1,
     block_bytes: int = 0,
@@ -151,6 +157,8 @@ def make_pairs(
         0,
         0,
         0,
+        pulls,
+        tells_unread,
         hands_out,
         block_tokens,
         block_bytes,
@@ -179,8 +187,8 @@ def no_pairs(seqs: Sequences) -> Pairs:
 
 
 _NUMBERS = (
-    "num_prefill again deaf mute late hands_out block_tokens block_bytes block_fragments layers bootstrap_ns "
-    "arrival_ns held failed retried expired beats"
+    "num_prefill again deaf mute late pulls tells_unread hands_out block_tokens block_bytes block_fragments layers "
+    "bootstrap_ns arrival_ns held failed retried expired beats"
 ).split()
 
 

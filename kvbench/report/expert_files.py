@@ -61,30 +61,41 @@ def _number(share: float) -> float | None:
 
 
 def ranks_csv(report: ExpertReport) -> Iterator[str]:
-    """A row a rank; over all ranks busy + wait is ranks x the instance's steps."""
-    yield RANK_HEAD + "\n"
+    """A row a rank; busy + wait of each is the time of its instance's steps."""
+    yield _head(report, RANK_HEAD)
     for r in report.ranks:
         times = ",".join(_ms(ns) for ns in (r.busy_ns, r.wait_ns, r.dummy_ns))
-        yield f"{r.rank},{r.steps},{times},{r.dummy_steps}\n"
+        yield f"{_engine(report, r.engine)}{r.rank},{r.steps},{times},{r.dummy_steps}\n"
+
+
+def _head(report: ExpertReport, names: str) -> str:
+    """Of a fleet, with the engine first: the instance that the router chose."""
+    return ("engine," if report.instances > 1 else "") + names + "\n"
+
+
+def _engine(report: ExpertReport, number: int) -> str:
+    return f"{number}," if report.instances > 1 else ""
 
 
 def experts_csv(report: ExpertReport) -> Iterator[str]:
     """A row a step of the instance: tokens of a device, in the mean, of the fullest, and of each; layers summed."""
     devices = report.device_loads.shape[1]
-    yield ",".join([STEP_HEAD, *(f"device_{d}" for d in range(devices))]) + "\n"
+    yield _head(report, ",".join([STEP_HEAD, *(f"device_{d}" for d in range(devices))]))
     for s, loads in zip(report.steps_of, report.device_loads.tolist(), strict=True):
         times = ",".join(_ms(ns) for ns in (s.begin_ns, s.length_ns, s.pause_ns))
         even = f"{s.mean / s.most:.6f}" if s.most else ""
         own = ",".join(map(str, loads))
-        yield f"{s.step},{times},{int(s.has_prefill)},{s.mean:.3f},{s.most:.3f},{even},{s.decision},{own}\n"
+        begin = f"{_engine(report, s.engine)}{s.step},{times}"
+        yield f"{begin},{int(s.has_prefill)},{s.mean:.3f},{s.most:.3f},{even},{s.decision},{own}\n"
 
 
 def moves_csv(report: ExpertReport) -> Iterator[str]:
     """A row a decision."""
-    yield MOVE_HEAD + "\n"
+    yield _head(report, MOVE_HEAD)
     for m in report.moves:
+        even = f"{m.before:.6f},{m.after:.6f}"
         yield (
-            f"{m.step},{_ms(m.at_ns)},{m.before:.6f},{m.after:.6f},{m.moves},{m.num_bytes},{_ms(m.pause_ns)},"
+            f"{_engine(report, m.engine)}{m.step},{_ms(m.at_ns)},{even},{m.moves},{m.num_bytes},{_ms(m.pause_ns)},"
             f'{_ms(m.ready_ns)},{m.layers},"{m.kept}"\n'
         )
 

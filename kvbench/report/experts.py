@@ -12,7 +12,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class RankRow:
-    """A rank: its own steps; ns of its steps, dummies among them, of its waits and of the dummies; dummy steps."""
+    """A rank: its own steps; ns of its steps, dummies among them, of its waits and of the dummies; dummy steps.
+
+    engine   of a fleet, the instance that it is one of
+    """
 
     rank: int
     steps: int
@@ -20,6 +23,7 @@ class RankRow:
     wait_ns: int
     dummy_ns: int
     dummy_steps: int
+    engine: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class StepRow:
     mean: float
     most: float
     decision: int
+    engine: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class MoveRow:
     ready_ns: int
     layers: int
     kept: str
+    engine: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ class StreamRow:
 class ExpertReport:
     """steps, step_ns: of the instance. The rest from `settings` on where experts are spread.
 
+    instances      of a fleet: steps and times are sums over them
     experts_ns, exchange_ns   that all waited for
     chosen         choices of tokens, all steps and layers
     active         slots of a layer that had a token, mean over steps and layers
@@ -97,6 +104,7 @@ class ExpertReport:
     device_loads: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     streams: tuple[StreamRow, ...] = ()
     notes: tuple[str, ...] = ()
+    instances: int = 1
 
 
 def expert_lines(report: ExpertReport) -> list[tuple[str, str]]:
@@ -116,16 +124,17 @@ def expert_lines(report: ExpertReport) -> list[tuple[str, str]]:
 
 
 def _ranks_line(r: ExpertReport) -> str:
-    dummies = sum(rank.dummy_steps for rank in r.ranks)
+    dummies, of_each = sum(rank.dummy_steps for rank in r.ranks), len(r.ranks) // r.instances
+    who = f"{of_each} step together" if r.instances == 1 else f"{of_each} of each of {r.instances} step together"
     return (
-        f"{len(r.ranks)} step together: {r.steps:,} steps of {r.step_ns / max(r.steps, 1) / 1e6:,.2f} ms in the mean; "
-        f"{dummies:,} of {len(r.ranks) * r.steps:,} were dummies"
+        f"{who}: {r.steps:,} steps of {r.step_ns / max(r.steps, 1) / 1e6:,.2f} ms in the mean; "
+        f"{dummies:,} of {of_each * r.steps:,} were dummies"
     )
 
 
 def _barrier_line(r: ExpertReport) -> str:
-    whole = max(len(r.ranks) * r.step_ns, 1)
-    waits = [rank.wait_ns / max(r.step_ns, 1) for rank in r.ranks]
+    whole = max(sum(rank.wait_ns + rank.busy_ns for rank in r.ranks), 1)
+    waits = [rank.wait_ns / max(rank.wait_ns + rank.busy_ns, 1) for rank in r.ranks]
     dummies = sum(rank.dummy_ns for rank in r.ranks) / whole
     return (
         f"{_percent(sum(rank.wait_ns for rank in r.ranks) / whole)} of the ranks' time waits for the slowest "
@@ -176,7 +185,7 @@ def _move_lines(r: ExpertReport) -> list[str]:
         f"{sum(m.num_bytes for m in moved) / 1e9:,.2f} GB; {pauses / 1e6:,.1f} ms of pauses "
         f"({_percent(pauses / max(r.step_ns, 1))} of the time)"
     ]
-    paid = payback(r)
+    paid = payback(r) if r.instances == 1 else ""
     if paid:
         lines.append(paid)
     return lines

@@ -43,7 +43,13 @@ def look_up(router, seqs, seq):
     if belief == OWN:
         holder_tree.look(router.tree, root_of(router, seqs, seq), router.keys, n, router.base, cached)
     else:
-        block_view.held_prefix(router.blocks_told, root_hash(seqs.namespace[seq]), router.keys, n, cached)
+        told = router.told
+        block_view.held_prefix(router.blocks_told, root_hash(seqs.namespace[seq]), router.keys, n, told)
+        for i in range(cached.size):
+            cached[i] = 0
+        for rank in range(told.size):
+            port = router.port[rank]
+            cached[port] = max(cached[port], told[rank])
     for i in range(cached.size):
         cached[i] *= router.rules.block_tokens
 
@@ -83,7 +89,7 @@ def learn(router, seqs, event, subject, engine, now):
             holder_tree.stamp_path(router.tree, node, port, now)
         elif event == LOST:
             for first in range(0, router.tree.held.size, router.rules.num_engines):
-                holder_tree.drop_engine(router.tree, np.int64(first) + engine)
+                holder_tree.drop_engine(router.tree, np.int64(first) + router.port[engine])
     elif belief != TRUTH:
         if event == STORED:
             block_view.stored(router.blocks_told, subject, engine)

@@ -56,6 +56,7 @@ def make_router(
     block_tokens: int,
     prefill_ns: I64 | None = None,
     seed: int = 0,
+    ranks: int = 1,
 ) -> Router:
     """At t = 0: every engine takes requests, nothing is in flight, nothing is believed cached.
 
@@ -63,6 +64,7 @@ def make_router(
     keys          of the requests' blocks of block_tokens tokens, the engines' own
     prefill_ns    see Router; predicted-ttft and oracle need it
     seed          of the run, where the settings have none
+    ranks         engines of each of those: above 1, they are instances
     """
     if settings.block_tokens not in (0, block_tokens):
         block_tokens = settings.block_tokens
@@ -74,8 +76,9 @@ def make_router(
     belief = _BELIEF[belief_of(settings)]
     limit = settings.tree_tokens // block_tokens
     values = {
-        "rules": _rules(settings, num_engines, block_tokens),
+        "rules": _rules(settings, num_engines, ranks, block_tokens),
         "block_keys": keys,
+        "port": np.repeat(np.arange(num_engines), ranks),
         "base": 0,
         "accepts": np.ones(num_engines, np.int64),
         "load": np.zeros((ports, LOAD_COLUMNS), np.int64),
@@ -93,6 +96,7 @@ def make_router(
         "predicted": UNKNOWN,
         "best": UNKNOWN,
         "cached": np.zeros(num_engines, np.int64),
+        "told": np.zeros(num_engines * ranks, np.int64),
         "booked": np.zeros(num, np.int64),
         "turns": np.zeros(settings.routers, np.int64),
         "random": np.uint64(seed if settings.seed < 0 else settings.seed),
@@ -105,7 +109,7 @@ def make_router(
         "ring_point": points,
         "ring_engine": owners,
         "tree": make_holder_tree(ports, limit),
-        "blocks_told": make_block_view(num_engines),
+        "blocks_told": make_block_view(num_engines * ranks),
         "next_evict": 0,
         "keys": np.zeros(int(requests.prompt_tokens.max(initial=0)) // block_tokens + 1, np.int64),
         "live": make_holder_tree(ports, NEVER_NS),
@@ -121,11 +125,12 @@ def make_router(
     return Router(*(values[name] for name in Router.fields))
 
 
-def _rules(settings: RouterSettings, num_engines: int, block_tokens: int) -> RouterRules:
+def _rules(settings: RouterSettings, num_engines: int, ranks: int, block_tokens: int) -> RouterRules:
     given: dict[str, Any] = asdict(settings)
     load = load_of(settings)
     given |= {
         "num_engines": num_engines,
+        "ranks": ranks,
         "block_tokens": block_tokens,
         "load_column": _LOADS[load, settings.load_by],
         "queue_column": _LOADS[load, "queued-tokens"],

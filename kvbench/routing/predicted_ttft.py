@@ -1,7 +1,7 @@
 """The engine on which the first token will come first: what is queued there, and what of this prompt is not cached.
 
 The time is that of a prefill of so many tokens by the engine's own cost tables (Router.prefill_ns). Under the truth,
-with load as it is now, this is the oracle.
+with load as it is now, this is the oracle. The queue of an instance is spread over its ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def route(router, seqs, seq, now):
     for engine in range(router.accepts.size):
         if router.accepts[engine] == 1:
             uncached = max(seqs.prompt[seq] - router.cached[engine], 1)
-            queued = router.load[router.base + engine, router.rules.queue_column]
+            queued = router.load[router.base + engine, router.rules.queue_column] // router.rules.ranks
             ns = prefill_ns(router.prefill_ns, engine, queued + uncached)
             if best == NO_ENGINE or ns < least_ns:
                 best, least_ns = engine, ns

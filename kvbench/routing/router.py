@@ -39,6 +39,7 @@ LOAD_COLUMNS = 8
 
 # What `hear` is told. Typed, since every literal would compile a callee of its own.
 SENT, FIRST_TOKEN, ENDED, OUTPUT_BLOCK, STORED, REMOVED, LOST = np.arange(7)
+# STORED, REMOVED and LOST are about an engine itself, the others about the place in the router's arrays (see port).
 # SENT         the decision for sequence `subject` was carried out
 # FIRST_TOKEN  the client has the first token of sequence `subject`
 # ENDED        sequence `subject` has left the engine, whatever became of it; once for each SENT
@@ -64,9 +65,14 @@ CHOOSE_FUNCTION: Any = (
 
 @struct
 class RouterRules:
-    """Settings as numbers; see routing.settings for their meaning. *_column: of Router.load."""
+    """Settings as numbers; see routing.settings for their meaning.
+
+    *_column   of Router.load
+    ranks      engines of a place: 1, or those of an instance
+    """
 
     num_engines: "i8"
+    ranks: "i8"
     routers: "i8"
     block_tokens: "i8"
     load_column: "i8"
@@ -96,7 +102,10 @@ class RouterRules:
 @struct
 class Router:
     """n engines, s sequences; a place in an array is an engine's number. Of r routers that do not know of each other,
-    arrays of shape (r x n) have the first router's first; those of the router in question begin at `base`.
+    arrays of shape (r x n) have the first router's first; those of the router in question begin at `base`. Where an
+    instance of several ranks is chosen, it is one of the n, and its m ranks are the engines that tell of themselves.
+
+    port         (m,) place of an engine among the n: its own number, or that of its instance
 
     accepts      (n,) 1 = takes requests; one may be drained, dead, or not there yet
     load         (r x n, 8) see LOAD_COLUMNS; whoever reports calls `report`
@@ -109,7 +118,7 @@ class Router:
     delay_ns     of what it hears. lost_events: the share that is lost, in 2 ** -32. lottery: decides which
     predicted    tokens that the router believes cached where it sends the sequence; UNKNOWN
     best         the same of the engine that has most, of those that take requests; UNKNOWN
-    cached       (n,) the same of every engine, as looked up last
+    cached       (n,) the same of every engine, as looked up last. told: (m,) by the events of each rank
     booked       (s,) tokens that a sequence has in PENDING_TOKENS
     turns        (r,) decisions so far
     random       state of its generator
@@ -131,6 +140,7 @@ class Router:
 
     rules: "RouterRules"
     block_keys: "BlockKeys"
+    port: "i8[::1]"
     base: "i8"
     accepts: "i8[::1]"
     load: "i8[:,::1]"
@@ -148,6 +158,7 @@ class Router:
     predicted: "i8"
     best: "i8"
     cached: "i8[::1]"
+    told: "i8[::1]"
     booked: "i8[::1]"
     turns: "i8[::1]"
     random: "u8"
@@ -184,8 +195,20 @@ if not PLAIN:
 
 @jit
 def report(router, engine, requests, waiting, queued_tokens, kv_used, kv_all):
-    """An engine says how loaded it is; every router hears it."""
+    """An engine says how loaded it is; every router hears it. Loads of the ranks of an instance are one."""
     for first in range(0, router.load.shape[0], router.rules.num_engines):
-        row = router.load[first + engine]
-        row[REQUESTS], row[WAITING], row[QUEUED_TOKENS] = requests, waiting, queued_tokens
-        row[KV_USED], row[KV_ALL] = kv_used, kv_all
+        row = router.load[first + router.port[engine]]
+        row[REQUESTS] += requests
+        row[WAITING] += waiting
+        row[QUEUED_TOKENS] += queued_tokens
+        row[KV_USED] += kv_used
+        row[KV_ALL] += kv_all
+
+
+@jit
+def forget_report(router, port):
+    """What was reported of a place is out of date."""
+    for place in range(port, router.load.shape[0], router.rules.num_engines):
+        for column in range(REQUESTS, LOAD_COLUMNS):
+            router.load[place, column] = 0
+    router.truth[port] = 0

@@ -154,7 +154,14 @@ PRESETS["vllm-ascend-2026.8"] = Preset(
     "vllm-ascend-2026.8",
     "vLLM on Ascend, August 2026",
     "vllm-ascend of August 2026: vLLM's scheduler and block hash, blocks of 128, graphs up to max_num_seqs",
-    {**PRESETS["vllm-0.33"].values, "block_tokens": 128, "costs.graphs": "vllm-ascend"},
+    {
+        **PRESETS["vllm-0.33"].values,
+        "block_tokens": 128,
+        "costs.graphs": "vllm-ascend",
+        "pd.lease_s": 480.0,  # the Mooncake connector's; pd.protocol = push is the layerwise one
+        "pd.heartbeat_s": -1.0,
+        "pd.tells_unread": False,
+    },
 )
 
 ALIASES = {"vllm": "vllm-0.33", "vllm-ascend": "vllm-ascend-2026.8", "sglang": "sglang-0.5.23"}

@@ -1,4 +1,4 @@
-"""Load balancers of experts: placements by DeepSeek, SGLang and vLLM, and by vllm-ascend."""
+"""Load balancers of experts: placements by DeepSeek, SGLang and vLLM."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.errors import UsageError
-from ..experts import ascend, balance, boustrophedon, greedy
-from ..experts.layout import F64, I64, Layout, Placement
-from ..experts.moves import ascend_moves, held
+from ..experts import balance, boustrophedon, greedy
+from ..experts.layout import I64, Layout, Placement
+from ..experts.moves import held
 from .recording import Row
 from .stream import Observed
 
@@ -127,66 +127,3 @@ def _elastic(row: Row, layout: Layout, load: I64, name: str) -> Observed:
     if "moved" in wanted:
         got["moved"] = _moved(experts, layout.first_map(load.shape[0]), layout)
     return got
-
-
-class AscendPolicies:
-    """vllm-ascend's policies; only `default` is in kvbench. A chain keeps the table that was accepted."""
-
-    ENGINE: ClassVar[str] = "several"
-    VERSIONS: ClassVar[tuple[str, ...]] = ("vllm_ascend main 182b75ea (after v0.19.1rc1)",)
-    PARAMS: ClassVar[frozenset[str]] = frozenset()
-    FIXED: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, header: Row, rows: Sequence[Row]) -> None:
-        self.cases = 0
-        self.accepted = np.zeros((0, 0, 0), np.int64)
-
-    def recorded(self, row: Row) -> Observed:
-        found = _default_entry(row)
-        if found is None:
-            return {}
-        received = [{rank: sorted(pairs) for rank, pairs in layer["recv"].items()} for layer in found["plan"]]
-        return {"table": found["table"], "plan": received}
-
-    def step(self, row: Row) -> Observed:
-        self.cases += 1
-        if _default_entry(row) is None:
-            return {}
-        table = self.accepted if row["table"] == "previous" else np.array(row["table"])
-        work = np.array(row["work"])
-        layers, ranks, size = table.shape
-        layout = Layout(row["experts"], ranks * size, ranks)
-        old = table.reshape(layers, -1)
-        load = np.zeros((layers, layout.experts))
-        np.add.at(load, (np.arange(layers)[:, None], old), work.reshape(layers, -1))
-        placed = ascend.place(load, layout, old)
-        self.accepted = placed.experts.reshape(table.shape)
-        return {"table": _as_returned(placed, load, layout, old), "plan": _plan(old, placed.experts, ranks)}
-
-    def last(self) -> Observed:
-        return {"summary": {"cases": self.cases}}
-
-
-def _default_entry(row: Row) -> dict[str, Any] | None:
-    return next((entry for entry in row["out"] if entry["policy"] == "default"), None)
-
-
-def _as_returned(placed: Placement, load: F64, layout: Layout, old: I64) -> list[list[list[int]]]:
-    """The policy's own tables: those of rejected layers too, whose old map the worker keeps."""
-    tables = placed.experts.reshape(load.shape[0], layout.ranks, -1).tolist()
-    for layer, weights in enumerate(load):
-        boxes, before = ascend.proposed(weights, layout), old[layer].reshape(layout.ranks, -1).tolist()
-        if any(len(set(box)) < len(box) for box in boxes):
-            tables[layer] = [ascend.keep_places(box, rank) for box, rank in zip(boxes, before, strict=True)]
-    return tables
-
-
-def _plan(old: I64, new: I64, ranks: int) -> list[Observed]:
-    """What each rank receives from whom, by layer."""
-    plan = []
-    for before, after in zip(old, new, strict=True):
-        received: dict[str, list[list[int]]] = {}
-        for move in sorted(ascend_moves(held(before, after, ranks)), key=lambda m: m.target):
-            received.setdefault(str(move.target), []).append([move.source, move.expert])
-        plan.append({rank: sorted(pairs) for rank, pairs in received.items()})
-    return plan

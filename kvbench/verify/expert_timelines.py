@@ -10,7 +10,7 @@ import numpy as np
 from ..experts import balance, greedy
 from ..experts.clocks import AscendClock, SglangClock, VllmClock, Window
 from ..experts.layout import F64, I64, Layout, Placement
-from ..experts.policies import POLICIES
+from ..experts.policies import policy_named
 from .recording import Row
 from .stream import Observed
 
@@ -64,7 +64,7 @@ class VllmTimeline(_Timeline):
 
     def _decide(self) -> Observed:
         loads = self.window.by_expert(self.map, self.layout.experts)
-        self.planned = POLICIES["vllm"](loads, self.layout, self.map).experts
+        self.planned = policy_named("vllm")(loads, self.layout, self.map).experts
         found: Observed = {"load": loads.sum(0).astype(np.int64).tolist()}
         if self.is_async:
             self.clock.moving = True

@@ -14,7 +14,7 @@ from ..cluster.simulation import Simulation
 from ..core.journal import FINISHED, NEVER, PARTIAL
 from ..costs.tables import CostTables
 from ..engine.settings import PREFILL_FIRST, EngineSettings
-from ..pairs.settings import BY_DISCIPLINE, FAULTS, Fault, PairRules
+from ..pairs.settings import FAULTS, LAYERWISE, PULL, PUSH, Fault, PairRules
 from ..routing.settings import RouterSettings
 from ..scheduler.state_columns import HASHED, STATE_NAMES
 from .fuzz_fleets import draw_incidents
@@ -45,6 +45,7 @@ def draw_pair(rng: Generator, settings: EngineSettings, tables: CostTables) -> F
         return values[int(rng.integers(0, len(values)))]
 
     push = settings.scheduler.discipline == PREFILL_FIRST
+    protocol = PUSH if push else one_of(PULL, LAYERWISE)
     num_prefill, num_decode = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     more = {
         "fails_with_transfer": one_of(False, True),
@@ -63,11 +64,12 @@ def draw_pair(rng: Generator, settings: EngineSettings, tables: CostTables) -> F
     rules = PairRules(
         num_prefill=num_prefill,
         num_decode=num_decode,
-        protocol=BY_DISCIPLINE[settings.scheduler.discipline],
-        layers=one_of(0, 1, 4) if push else 0,
-        hands_out=one_of(False, True),
+        protocol=protocol,
+        layers=0 if protocol == PULL else one_of(0, 1, 4),
+        hands_out=protocol != LAYERWISE and one_of(False, True),
+        tells_unread=one_of(True, True, False),
         lease_ns=one_of(3_000, 40_000, 200_000),  # a notice that is lost keeps memory until its end
-        heartbeat_ns=0,
+        heartbeat_ns=one_of(0, 0, -1),
         bootstrap_ns=one_of(2_000, 30_000, FAR_NS),
         arrival_ns=one_of(2_000, 30_000, FAR_NS),
         block_bytes=100,

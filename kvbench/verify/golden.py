@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..core.errors import KvbenchError
+from .expert_ascend import AscendPolicies
 from .expert_moves import ReplicaChoices, TransferPlans
-from .expert_placement import AscendPolicies, Placements
+from .expert_placement import Placements
 from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
 from .hicache import HiCache
 from .kv_router import KvRouter

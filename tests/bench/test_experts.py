@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from kvbench.bench.configure import configure
+from kvbench.bench.replay import replay
 from kvbench.bench.run import run
 from kvbench.bench.system import build_system
 from kvbench.cli import call
@@ -89,9 +92,47 @@ def test_experts_are_spread_over_all_devices_or_none():
         build_system(configured(*SPREAD, "batching=static").config)
 
 
-def test_several_instances_are_told_not_to_be_there():
-    with pytest.raises(UsageError, match="one instance of"):
-        run(configured(*SPREAD, "fleet.replicas=2"))
+def test_instances_behind_turns_are_as_many_runs(tmp_path):
+    """Each with experts of its own: the split table, run by itself with the instance's seed, gives the same rows."""
+    both = run(configured(*SPREAD, *EPLB, "fleet.replicas=2"))
+    ranks, arrivals = both.journal.columns, both.journal.arrival_ns
+    assert set(zip(ranks["engine"].tolist(), ranks["rank"].tolist(), strict=True)) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    for instance in range(2):
+        mine = np.arange(instance, 5, 2)
+        own = run(
+            configured(*SPREAD, *EPLB, f"experts.seed={instance}"), workload=(taken(both.requests, mine), None)
+        ).journal
+        assert np.array_equal(own.arrival_ns, arrivals[mine])
+        for name in ("scheduled_ns", "first_token_ns", "finish_ns"):
+            assert np.array_equal(getattr(own, name), getattr(both.journal, name)[mine]), name
+    files = section_files(both)
+    assert files["experts.csv"].startswith("engine,step,")
+    rows = list(csv.DictReader(files["ranks.csv"].splitlines()))
+    assert [(row["engine"], row["rank"]) for row in rows] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
+    assert "2 of each of 2 step together" in run_table(both.record)
+
+
+def taken(requests, which):
+    """Some of the requests of an open loop."""
+    columns = {
+        f.name: value[which]
+        for f in fields(requests)
+        if isinstance(value := getattr(requests, f.name), np.ndarray) and value.shape == (len(requests),)
+    }
+    offset = requests.segment_offset
+    pieces = np.concatenate([np.arange(offset[i], offset[i + 1]) for i in which])
+    names = ("segment_stream", "segment_start", "segment_length")
+    columns |= {name: getattr(requests, name)[pieces] for name in names}
+    columns["segment_offset"] = np.concatenate([[0], np.cumsum(np.diff(offset)[which])])
+    return replace(requests, **columns)
+
+
+def test_what_fleets_of_ranks_cannot_do_is_told():
+    restart = "fleet.event=[{at_s=0.01,engine=0,kind='restart'}]"
+    with pytest.raises(UsageError, match="an instance that restarts would keep the places"):
+        run(configured(*SPREAD, *EPLB, "fleet.replicas=2", restart))
+    with pytest.raises(UsageError, match="--cache-only knows no ranks"):
+        replay(configured(*SPREAD, "fleet.replicas=2"))
 
 
 def test_tensor_parallel_devices_of_one_engine_hold_experts_too():

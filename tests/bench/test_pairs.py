@@ -31,9 +31,9 @@ def fleet(*changes: str):
     return fleet_of(system, build_workload(system.config.tree())[0])
 
 
-@pytest.mark.parametrize("preset", ["vllm", "sglang"])
+@pytest.mark.parametrize("preset", ["vllm", "sglang", "vllm-ascend", "vllm-ascend,pd.protocol=push"])
 def test_a_run_says_where_the_first_token_went(preset):
-    result = run(configured(*PAIR, f"preset={preset}"))
+    result = run(configured(*PAIR, *f"preset={preset}".split(",")))
     scalars, journal = result.record.summary.scalars, result.journal
     parts = [scalars[f"ttft_{name}_mean"][0] for name in ("before", "queue", "prefill", "transfer", "decode_queue")]
     ttft = (journal.first_token_ns - journal.arrival_ns).mean() / 1e6
@@ -74,6 +74,15 @@ def test_both_engines_keep_to_their_own_way():
     assert push.settings[1].reserved_decode_tokens == 512
 
 
+def test_a_key_chooses_what_vllm_on_ascend_does():
+    mooncake, layerwise = (fleet(*PAIR, "preset=vllm-ascend", *more).pairs for more in ((), ("pd.protocol=push",)))
+    assert (mooncake.protocol, mooncake.layers, mooncake.tells_unread) == ("pull", 0, False)
+    assert (mooncake.lease_ns, mooncake.heartbeat_ns) == (480 * 10**9, -(10**9))
+    assert (layerwise.protocol, layerwise.layers) == ("layerwise", 32)
+    assert fleet(*PAIR, "preset=vllm-ascend", "pd.lease_s=20").pairs.lease_ns == 20 * 10**9
+    fleet("preset=vllm-ascend", "fleet.replicas=2")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -81,7 +90,11 @@ def test_both_engines_keep_to_their_own_way():
         (["pd.lease_s=3"], "pd.lease_s has no effect without"),
         ([*PAIR, "pd.reserved_decode_tokens=4"], "has no effect under pd.protocol = pull"),
         ([*PAIR, "preset=sglang", "pd.failure=recompute"], "has no effect under pd.protocol = push"),
-        ([*PAIR, "pd.protocol=push"], "what engines with scheduler.discipline = prefill-first do"),
+        ([*PAIR, "preset=sglang", "pd.protocol=pull"], "what engines with scheduler.discipline = token-budget do"),
+        ([*PAIR, "pd.protocol=push", "pd.lease_s=3"], "no effect under pd.protocol = push with scheduler.discipline"),
+        ([*PAIR, "pd.protocol=push", "pd.bootstrap_timeout_s=3"], "no effect under pd.protocol = push with scheduler"),
+        ([*PAIR, "pd.protocol=push", "pd.first_token=prefill"], "its decode side computes the first token again"),
+        ([*PAIR, "pd.protocol=push", "cache.kind=radix"], "set cache.kind = hash"),
         ([*PAIR, "pd.transfer=layer"], "needs pd.protocol = push"),
         ([*PAIR, "links.kv.gb_per_s=0"], "never moves any KV"),
         ([*PAIR, "overlap=true"], "set overlap = false"),

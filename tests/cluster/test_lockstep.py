@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.cluster.instances import DEALS
-from kvbench.cluster.lockstep_simulation import LockstepSimulation
+from kvbench.cluster.lockstep_simulation import LockstepSimulation, one_instance
 from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import UsageError
 from kvbench.core.journal import FINISHED
@@ -32,7 +32,7 @@ SYSTEMS = {
 
 def run(system: EngineSettings, ranks: int, deal: str = "least-waiting", asks: list[Ask] | None = None):
     requests = request_table(mixed_asks() if asks is None else asks)
-    simulation = LockstepSimulation(requests, replace(system, check=True), small_tables(), ranks, deal)
+    simulation = LockstepSimulation(requests, one_instance(replace(system, check=True), small_tables(), ranks), deal)
     simulation.run()
     return simulation
 
@@ -55,12 +55,11 @@ def test_one_rank_is_a_plain_engine(name):
 def test_waits_are_the_steps_without_what_ranks_did(name, ranks, deal):
     simulation = run(SYSTEMS[name], ranks, deal)
     totals = simulation.barrier()
-    assert totals.wait_ns.sum() == ranks * totals.step_ns - totals.busy_ns.sum()
     assert totals.wait_ns.min() >= 0
     assert np.all(totals.wait_ns == totals.step_ns - totals.busy_ns)
     steps = [int(e.num_steps) for e in simulation.engines]
-    assert [totals.steps - n for n in steps] == totals.dummy_steps.tolist()
-    assert max(steps) <= totals.steps
+    assert (totals.steps - np.array(steps)).tolist() == totals.dummy_steps.tolist()
+    assert max(steps) <= totals.steps[0]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -120,7 +119,7 @@ def test_all_ranks_are_padded_to_the_widest():
     tables = small_tables()
     values = {**tables.read(), "graph_sizes": padding(Graphs((1, 2, 4, 8, 16)))}
     padded = CostTables(*(values[name] for name in CostTables.fields))
-    simulation = LockstepSimulation(request_table(burst(9, 4, 20)), VLLM, padded, 2, "round-robin")
+    simulation = LockstepSimulation(request_table(burst(9, 4, 20)), one_instance(VLLM, padded, 2), "round-robin")
     seen = set()
     while not simulation.advance(max_steps=1):
         rows = tuple(int(e.decode_seqs) for e in simulation.engines)
@@ -132,7 +131,7 @@ def test_all_ranks_are_padded_to_the_widest():
 def test_a_rank_without_work_runs_dummies():
     simulation = run(VLLM, 3, asks=burst(1))
     totals = simulation.barrier()
-    assert totals.dummy_steps.tolist() == [0, totals.steps, totals.steps]
+    assert totals.dummy_steps.tolist() == [0, totals.steps[1], totals.steps[2]]
     assert totals.dummy_ns[1] == totals.busy_ns[1] > 0
 
 
@@ -142,7 +141,7 @@ def test_no_rank_admits_while_one_is_full():
     outputs = [40, 2, 40, 2, 3, 3]
     asks = [Ask([(i + 50, 0, 6)], [(i + 500, 0, n)], 0, n, n) for i, n in enumerate(outputs)]
     free, held = (
-        LockstepSimulation(request_table(asks), system, small_tables(), 2, "round-robin", balance=balance)
+        LockstepSimulation(request_table(asks), one_instance(system, small_tables(), 2), "round-robin", balance=balance)
         for balance in (False, True)
     )
     for simulation in (free, held):

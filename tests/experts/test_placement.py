@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.core.errors import UsageError
-from kvbench.experts import boustrophedon, greedy
+from kvbench.experts import boustrophedon, greedy, swift
 from kvbench.experts.balance import balancedness, rank_loads, slot_loads
+from kvbench.experts.flashlb import FlashLb
 from kvbench.experts.layout import Layout, check_map, placement_of, replica_counts
 from kvbench.experts.policies import POLICIES, policy_named
 
@@ -48,7 +49,7 @@ def test_every_policy_gives_a_map_that_holds_all_experts(case, name, seed):
     try:
         placed = policy_named(name)(load[None].astype(np.float64), layout, old)
     except UsageError:
-        assert name == "vllm-ascend"
+        assert name == "vllm-ascend"  # one redundant expert a rank at most
         assert layout.redundant > layout.ranks
         return
     check_map(placed.experts, layout)
@@ -89,6 +90,35 @@ def test_a_hot_expert_is_spread_until_ranks_are_even():
     assert replica_counts(placed.experts, 8)[0, 0] == 9  # on 8 ranks: one of them has two, and is the fullest
     assert after.max() == pytest.approx(2 * 1000 / 9)
     assert balancedness(after) > 2 * balancedness(before)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.integers(0, 2**32))
+def test_swift_never_fills_the_fullest_rank_more_and_moves_less_than_a_new_placement(case, seed):
+    load, layout = case
+    old = np.random.default_rng(seed).permuted(layout.first_map(load.shape[0]), axis=1)
+    load = load[:1]  # of layer 0 is the mean that all layers are judged by
+    placed = swift.place(load, layout, old[:1])
+    before, after = (rank_loads(slot_loads(load, m), layout.ranks).max() for m in (old[:1], placed.experts))
+    assert after <= before * (1 + 1e-5)  # sums are of float32
+    stays = (placed.experts == old[:1]).sum()
+    homes = min(layout.experts, layout.slots)
+    swaps = layout.ranks * (layout.ranks - 1)  # a pair of ranks swaps once: two slots
+    assert stays >= homes - swaps
+
+
+def test_flashlb_leaves_a_layer_alone_until_it_is_uneven_again():
+    layout, policy = Layout(16, 20, 4), FlashLb()
+    hot = np.ones((8, 1, 16)) * 100
+    hot[:, 0, 3] = 4000
+    first = policy(hot, layout, layout.first_map(1)).experts
+    assert replica_counts(first, 16)[0, 3] > 1
+    assert np.array_equal(policy(hot, layout, first).experts, first)
+    elsewhere = np.roll(hot, 5, axis=2)
+    second = policy(elsewhere, layout, first).experts
+    assert replica_counts(second, 16)[0, 8] > 1
+    even = [balancedness(rank_loads(slot_loads(elsewhere.sum(0), m), 4)) for m in (first, second)]
+    assert even[1] > even[0] + 0.2
 
 
 def test_ranks_that_are_down_get_nothing():

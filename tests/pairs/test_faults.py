@@ -13,7 +13,7 @@ from kvbench.cluster.incidents import Incident
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import CANCELLED, FAILED, FINISHED, TIMED_OUT
 from kvbench.engine.settings import EngineSettings
-from kvbench.pairs.settings import FAULTS, Fault
+from kvbench.pairs.settings import FAULTS, LAYERWISE, PULL, PUSH, Fault
 from kvbench.scheduler.rules import CacheRules, SchedulerRules
 
 from ..engine.test_runs import SGLANG, VLLM
@@ -25,6 +25,10 @@ ROUNDS = 400 if os.environ.get("KVBENCH_LONG") == "1" else 25
 PULLED = {
     "prefill": "waiting prefilling preempted sending finished cancelled",
     "decode": "arrived routed waiting transferring draining prefilling decoding preempted finished cancelled failed",
+}
+LAYERED = {
+    "prefill": f"{PULLED['prefill']} failed",
+    "decode": PULLED["decode"].replace("draining ", ""),  # it is told when nothing drains any more
 }
 PUSHED = {
     "prefill": "bootstrapping waiting prefilling sending finished cancelled failed timed_out",
@@ -71,7 +75,7 @@ def random_incidents(random: np.random.Generator, num: int) -> tuple[Incident, .
     )
 
 
-def visited_states(settings: EngineSettings, seed: int, deaths: bool = True) -> Counter[str]:
+def visited_states(settings: EngineSettings, seed: int, protocol: str) -> Counter[str]:
     visited: Counter[str] = Counter()
     random = np.random.default_rng(seed)
     for _ in range(ROUNDS):
@@ -86,17 +90,19 @@ def visited_states(settings: EngineSettings, seed: int, deaths: bool = True) -> 
         )
         pair = rules(
             settings,
-            layers=int(random.integers(0, 3)) if settings is not VLLM else 0,
+            protocol=protocol,
+            layers=0 if protocol == PULL else int(random.integers(0, 3)),
             lease_ns=int(random.choice([3_000, 40_000])),
             ns_per_byte=float(random.choice([0.5, 5.0, 30.0])),
             bootstrap_ns=int(random.choice([2_000, 10**9])),
             arrival_ns=int(random.choice([2_000, 10**9])),
-            hands_out=bool(random.integers(2)),
+            hands_out=protocol != LAYERWISE and bool(random.integers(2)),
+            tells_unread=bool(random.integers(2)),
             faults=random_faults(random),
             num_prefill=int(random.integers(1, 3)),
             num_decode=int(random.integers(1, 3)),
         )
-        incidents = random_incidents(random, pair.num_prefill + pair.num_decode) if deaths else ()
+        incidents = random_incidents(random, pair.num_prefill + pair.num_decode)
         again = bool(random.integers(2))
         more = {"fails_with_transfer": bool(random.integers(2)), "reserved_decode_tokens": 2}
         simulation = paired(random_asks(random), drawn, pair, incidents, again, preallocated_requests=4, **more)
@@ -106,9 +112,13 @@ def visited_states(settings: EngineSettings, seed: int, deaths: bool = True) -> 
     return visited
 
 
-@pytest.mark.parametrize(("settings", "states"), [(VLLM, PULLED), (SGLANG, PUSHED)], ids=["pull", "push"])
-def test_whatever_happens_everything_goes_back_and_every_state_is_seen(settings, states):
-    visited = visited_states(replace(settings, overlap=False), 1)
+@pytest.mark.parametrize(
+    ("settings", "protocol", "states"),
+    [(VLLM, PULL, PULLED), (VLLM, LAYERWISE, LAYERED), (SGLANG, PUSH, PUSHED)],
+    ids=["pull", "layerwise", "push"],
+)
+def test_whatever_happens_everything_goes_back_and_every_state_is_seen(settings, protocol, states):
+    visited = visited_states(replace(settings, overlap=False), 2, protocol)
     wanted = {f"{side} {name}" for side, names in states.items() for name in names.split()}
     assert wanted - set(visited) == set()
 

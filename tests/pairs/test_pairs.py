@@ -16,7 +16,7 @@ from kvbench.core.journal import FINISHED, NEVER, PARTIAL
 from kvbench.core.units import NEVER_NS
 from kvbench.engine.settings import EngineSettings
 from kvbench.metrics.pairs import ttft_parts
-from kvbench.pairs.settings import PairRules
+from kvbench.pairs.settings import LAYERWISE, PairRules
 from kvbench.routing.settings import RouterSettings
 from kvbench.scheduler.rules import PREFILL_FIRST
 from kvbench.scheduler.state_columns import HASHED, STATE_NAMES
@@ -112,6 +112,16 @@ def assert_times_add_up(simulation: Simulation) -> None:
 def test_pull_gives_everything_back(data, split, hands_out, fast):
     asks, settings = data.draw(vllm("0.33", fast))
     pair = rules(settings, num_prefill=split[0], num_decode=split[1], hands_out=hands_out)
+    simulation = paired(asks, settings, pair)
+    watched(simulation)
+    assert_baseline(simulation)
+    assert_times_add_up(simulation)
+
+
+@given(data=st.data(), split=st.sampled_from([(1, 1), (2, 2)]), layers=st.sampled_from([0, 1, 4]), fast=st.booleans())
+def test_a_push_under_a_token_budget_gives_everything_back(data, split, layers, fast):
+    asks, settings = data.draw(vllm("0.33", fast))
+    pair = rules(settings, protocol=LAYERWISE, num_prefill=split[0], num_decode=split[1], layers=layers)
     simulation = paired(asks, settings, pair)
     watched(simulation)
     assert_baseline(simulation)

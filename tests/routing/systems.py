@@ -25,6 +25,7 @@ from kvbench.routing.router import (
     REMOVED,
     SENT,
     STORED,
+    forget_report,
     report,
 )
 from kvbench.routing.settings import RouterSettings
@@ -97,6 +98,7 @@ class Pair:
         self.reference.engines[engine].accepts = accepts
 
     def report(self, engine: int, requests: int, waiting: int, tokens: int, used: int, capacity: int) -> None:
+        forget_report(self.router, engine)
         report(self.router, engine, requests, waiting, tokens, used, capacity)
         e = self.reference.engines[engine]
         e.requests, e.waiting, e.queued_tokens, e.kv_used, e.kv_all = requests, waiting, tokens, used, capacity
