@@ -44,6 +44,9 @@ _LITTLE = 0.9
 _ABOUT = 0.25
 """Logarithms of tails that are no further apart than this are about the same."""
 
+_NEARLY = 0.1
+"""The same, where only the number of keys differs."""
+
 KEPT_SHARE = 0.99
 """Of the sequences: a joint promise is kept."""
 
@@ -254,14 +257,26 @@ def alike_as_one(lines: Sequence[LeverLine]) -> list[LeverLine]:
 def _rank(line: LeverLine) -> tuple[float, ...]:
     """What keeps the promises comes first, then what needs no more devices (and does not do next to nothing), then what
     helps most; of those that keep the promises, first what harms least; of two that help about as much, the one that
-    leaves the answers alone. Without a promise, what harms others more than it helps comes behind what does not.
+    leaves the answers alone, then the one that changes fewer keys. Without a promise, what harms others more than it
+    helps comes behind what does not.
     """
     ratio = line.ratio or math.inf
     devices = line.devices if ratio < _LITTLE else math.inf
     about = round(math.log(ratio) / _ABOUT) if math.isfinite(ratio) else math.inf
     harm = round(line.harm / _ABOUT) if line.promised and line.keeps else 0
     trades = not line.promised and line.harm > -math.log(ratio) if math.isfinite(ratio) else False
-    return (_ORDER.index(line.verdict), not line.keeps, trades, devices, harm, about, QUALITY in line.cost, ratio)
+    return (
+        _ORDER.index(line.verdict),
+        not line.keeps,
+        trades,
+        devices,
+        harm,
+        about,
+        QUALITY in line.cost,
+        round(math.log(ratio) / _NEARLY) if math.isfinite(ratio) else math.inf,
+        len(line.changes),
+        ratio,
+    )
 
 
 def _pairs(options: Sequence[Option], lines: Sequence[LeverLine], symptoms: Sequence[Symptom]) -> list[Option]:

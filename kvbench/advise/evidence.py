@@ -52,6 +52,7 @@ class Evidence:
     idle        share of the time between first and last arrival in which no step ran
     fetch       share of TTFT in which nothing is computed because KV is still on its way
     ranks_wait  share of the ranks' time that they wait for the slowest of each step
+    exchange    share of the ranks' steps that they dispatch and combine tokens, and compute nothing
     cached      of prompt tokens: found, at most found in this memory, at most found in an endless one
     routed      of prompt tokens: found at most by engines with endless memory of their own, as requests were routed
     """
@@ -72,6 +73,7 @@ class Evidence:
     idle: float
     fetch: float
     ranks_wait: float
+    exchange: float
     cached: tuple[float, float, float]
     routed: float
 
@@ -113,6 +115,7 @@ def evidence_of(result: Result, system: System) -> Evidence:
         idle=_idle(journal, counters.num_engines),
         fetch=_share(sum(parts.get(name, 0) for name in ("transfer", "fetch")), first),
         ranks_wait=ranks_wait(ranks),
+        exchange=_share(ranks.get("exchange_ns", 0), ranks.get("step_ns", 0)),
         cached=(found, optimum, endless),
         routed=float(summary["hit_rate_routed"] or 0.0) if "hit_rate_routed" in summary.scalars else endless,
     )

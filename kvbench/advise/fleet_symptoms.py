@@ -38,6 +38,19 @@ def ranks_wait(e: Evidence) -> Symptom:
     )
 
 
+def exchange_exposed(e: Evidence) -> Symptom:
+    """Ranks wait for tokens on their way to experts and back."""
+    return Symptom(
+        "exchange-exposed",
+        "ranks wait for the exchange of tokens",
+        e.exchange,
+        0.40,
+        e.exchange,
+        (*DECODE, *TTFT),
+        (f"{percent(e.exchange)} of the ranks' steps is dispatch and combine, with nothing computed beside it",),
+    )
+
+
 def transfers_exposed(e: Evidence) -> Symptom:
     """Requests wait for KV that is on its way."""
     return Symptom(

@@ -202,6 +202,7 @@ OF_SYMPTOM: dict[str, tuple[Lever, ...]] = {
     "too-much-load": (larger_chunks,),
     "routing-imbalance": (router,),
     "ranks-wait": (expert_balance, streams),
+    "exchange-exposed": (streams,),
     "transfers-exposed": (no_host_tier, no_separation),
 }
 """Symptom -> levers, the likeliest first."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .evidence import Evidence
-from .fleet_symptoms import ranks_wait, routing_imbalance, transfers_exposed
+from .fleet_symptoms import exchange_exposed, ranks_wait, routing_imbalance, transfers_exposed
 from .rule import DECODE, TTFT, Rule, Symptom, percent
 
 WEAK = 0.25
@@ -155,6 +155,7 @@ RULES: tuple[Rule, ...] = (
     too_much_load,
     routing_imbalance,
     ranks_wait,
+    exchange_exposed,
     transfers_exposed,
 )
 

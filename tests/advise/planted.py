@@ -84,5 +84,9 @@ FLEETS: dict[str, tuple[str, ...]] = {
         *("num_prompts=10", "arrivals.rate=200", "lengths.prompt=400", "lengths.output=3", "model=qwen3-30b-a3b"),
         *("dp=4", "ep=4", "max_model_len=4000", "experts.exponent=2"),
     ),
+    "exchange-exposed": (
+        *("num_prompts=24", "arrivals.rate=200", "lengths.prompt=3000", "lengths.output=4", "model=qwen3-30b-a3b"),
+        *("dp=4", "ep=4", "max_model_len=8000", "experts.exponent=0", "experts.node_devices=1"),
+    ),
 }
 """The same of several engines, of tiers and of ranks; memory may be a symptom beside them."""
