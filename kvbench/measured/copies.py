@@ -116,7 +116,7 @@ class Copies:
         launch: Callable[[Callable[[], None]], None],
         compares: bool,
     ) -> None:
-        self.places, self._pages, self._launch, self._compares = list(places), pages, launch, compares
+        self.places, self._pages, self._launch, self._compares = places, pages, launch, compares
         self._operations, self._links = places[0].engine.operations, places[0].engine.links
         self._made: dict[int, Copy | None] = {}
         self._seen, self._waiting = 0, False
