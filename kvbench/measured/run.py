@@ -35,7 +35,7 @@ from ..engine.settings import EngineSettings
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import sequence_keys
 from . import stepwise
-from .copies import Copies
+from .copies import NOISE, Copies
 from .page_files import PageFiles
 from .seat import Seat
 from .texts import Texts
@@ -107,7 +107,7 @@ class MeasuredRun(Simulation):
     @property
     def device(self) -> Device:
         """Of the first engine."""
-        return self.seats[0].device
+        return self.seats[0].model
 
     def _pages(self, folder: Path | None) -> PageFiles | None:
         """Storage, where there is any."""
@@ -270,6 +270,15 @@ class MeasuredRun(Simulation):
             return c
         tiers = replace(c.tiers, break_even=0.0, break_even_tokens=0, fetched=0, lost=0)
         return replace(c, tiers=tiers)
+
+    def _have_incident(self) -> None:
+        """An engine that is lost has lost what its device held."""
+        super()._have_incident()
+        for seat, engine in zip(self.seats, self.engines, strict=True):
+            if engine is not seat.engine:
+                blocks = np.arange(1, int(fields_of(fields_of(engine)["pool"])["num_blocks"]) + 1)
+                seat.device.write(blocks, np.full((blocks.size, seat.device.block_bytes), NOISE, np.uint8))
+                seat.take(engine)
 
     def attended_bytes(self, block_bytes: int) -> int:
         """KV that decode attention has read so far."""

@@ -16,7 +16,7 @@ class Seat(Place):
 
     def __init__(self, engine: Engine, device: Device, worker: Worker, host_blocks: int) -> None:
         super().__init__(engine, device, device.another(host_blocks) if host_blocks else None)
-        self.worker = worker
+        self.model, self.worker = device, worker
         self.take(engine)
 
     def take(self, engine: Engine) -> None:

@@ -21,8 +21,8 @@ CAUGHT_BY = {
 }
 
 
-def digests(system) -> DigestModel:
-    return DigestModel(system.settings.cache.num_blocks, system.settings.block_tokens)
+def digests(settings) -> DigestModel:
+    return DigestModel(settings.cache.num_blocks, settings.block_tokens)
 
 
 def named(name: str):
