@@ -37,6 +37,7 @@ from ..prefix.keys import sequence_keys
 from . import stepwise
 from .copies import NOISE, Copies
 from .page_files import PageFiles
+from .retracted import Retracted
 from .seat import Seat
 from .texts import Texts
 from .worker import Device, DoneStep, PlannedStep, Worker
@@ -99,7 +100,8 @@ class MeasuredRun(Simulation):
         ]
         self._stepper = stepwise.Stepper(self.world)
         self._folder: TemporaryDirectory[str] | None = None
-        self.moves = Copies(self.seats, self._pages(folder), self._queue(plant), self._compares(plant))
+        self.moves = Copies(self.seats, self._pages(folder), self._queue(plant), self._compares(plant), self._layers())
+        self._retracted = [Retracted(seat) for seat in self.seats]
         self._running: Future[DoneStep] | None = None
         self._mark = 0
         self._attended = 0
@@ -122,6 +124,9 @@ class MeasuredRun(Simulation):
     def _queue(self, plant: str) -> Callable[[Callable[[], None]], None]:
         """Where copies run. Several engines run one after the other, so any of their queues is as good."""
         return (lambda move: None) if plant == "skip_move" else self.seats[0].worker.run
+
+    def _layers(self) -> int:
+        return 1 if self.fleet.pairs is None else self.fleet.pairs.layers
 
     def _compares(self, plant: str) -> bool:
         moves = self.settings.tiers.on or self.fleet.pairs is not None
@@ -159,7 +164,7 @@ class MeasuredRun(Simulation):
         return True
 
     def _step(self, until_ns: int) -> int:
-        self.moves.note_cached()
+        self._before_plan()
         status = self._stepper.plan(until_ns)
         if status == PLANNED and self.settings.tiers.writes_back:
             stepwise.write_evicted(self.engine)
@@ -184,9 +189,18 @@ class MeasuredRun(Simulation):
             self._look()
         return status
 
+    def _before_plan(self) -> None:
+        before = time.perf_counter_ns()
+        self.moves.note_cached()
+        for retracted in self._retracted:
+            retracted.before()
+        self._mark += time.perf_counter_ns() - before
+
     def _look(self) -> bool:
         """What has begun to move is copied, on no clock but its link's. Returns whether there was anything."""
         before = time.perf_counter_ns()
+        for retracted in self._retracted:
+            retracted.after()
         has_begun = self.moves.look(stepwise.now(self.engine).operations)
         self._mark += time.perf_counter_ns() - before
         return has_begun
@@ -274,8 +288,9 @@ class MeasuredRun(Simulation):
     def _have_incident(self) -> None:
         """An engine that is lost has lost what its device held."""
         super()._have_incident()
-        for seat, engine in zip(self.seats, self.engines, strict=True):
+        for seat, retracted, engine in zip(self.seats, self._retracted, self.engines, strict=True):
             if engine is not seat.engine:
+                retracted.forget()
                 blocks = np.arange(1, int(fields_of(fields_of(engine)["pool"])["num_blocks"]) + 1)
                 seat.device.write(blocks, np.full((blocks.size, seat.device.block_bytes), NOISE, np.uint8))
                 seat.take(engine)

@@ -53,12 +53,12 @@ class TokenProof:
         self._requests["urgent"] = urgent_requests(self._requests["mixed"])
         self._requests["visits"] = visiting_requests(self._requests["mixed"])
         self._device_of = device_of or _devices(config)
-        self._plain = {"mixed": self._hashes(BASE, "")[0]}
+        self._plain = {"mixed": self._hashes(BASE, "")}
 
     @property
     def plain(self) -> list[str]:
         """Hash of every sequence's tokens in the plain run."""
-        return self._plain["mixed"]
+        return self._plain["mixed"][0]
 
     def run(self, variation: Variation) -> Outcome:
         try:
@@ -66,8 +66,11 @@ class TokenProof:
         except KvbenchError as error:
             return Outcome(variation.name, self._kv_dtype, 0, 0, -1, 0, 0.0, 0, 0, 0, 0, str(error))
         if variation.group not in self._plain:
-            self._plain[variation.group] = self._hashes(replace(BASE, group=variation.group), "")[0]
-        plain = self._plain[variation.group]
+            self._plain[variation.group] = self._hashes(replace(BASE, group=variation.group), "")
+        plain, whole = self._plain[variation.group]
+        if variation.loses:
+            said = run.journal().output_tokens.tolist()
+            plain = [whole.texts.digest(seq, n) for seq, n in enumerate(said)]
         differ = [i for i, (a, b) in enumerate(zip(plain, hashes, strict=True)) if a != b]
         c = run.counters()
         return Outcome(
