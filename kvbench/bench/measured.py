@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ..model.forward import Model as CpuModel
     from ..model.paged import PagedModel
     from ..tiers.rules import TierRules
-    from .system import System
 
 _LEAVE_BYTES = GIB // 2
 """Room for Python, activations and the packed copy of one matrix."""
@@ -176,12 +175,14 @@ def load_model(config: Config) -> CpuModel:
     return CpuModel(shape, weights, config["measured.numerics"], config["measured.threads"])
 
 
-def measured_run(system: System, requests: Requests, tables: CostTables, fleet: Fleet | None) -> MeasuredRun:
+def measured_run(
+    config: Config, settings: EngineSettings, requests: Requests, tables: CostTables, fleet: Fleet | None
+) -> MeasuredRun:
     """Engines over a model whose kernels, like the engines' verbs, are compiled or loaded already."""
     from ..measured.run import MeasuredRun
     from ..offline.warm import prepared
 
-    config, settings = system.config, system.settings if fleet is None else fleet.settings[0]
+    settings = settings if fleet is None else fleet.settings[0]
     devices, temperature = devices_of(config, settings, fleet, load_model(config)), config["measured.temperature"]
     devices[0].warm_up(temperature)
     short = _undisturbed(settings)
