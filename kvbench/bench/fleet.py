@@ -78,7 +78,7 @@ def check_fleet(config: Config) -> None:
                 f"{config.where[f'router.{idle}']}: router.{idle} has no effect on one engine; set fleet.replicas"
             )
         return
-    if config["clock"] == "measured":
+    if config["clock"] == "measured" and not is_paired(config):
         raise UsageError("a fleet runs on the modelled clock; set clock = modelled or fleet.replicas = 1")
     if has_tiers(config) and config["tiers.host.write"] == "write_back" and _hears_events(config):
         raise UsageError(

@@ -20,6 +20,7 @@ from .keys import key_tree
 from .machine import available_bytes, cpu_name
 
 if TYPE_CHECKING:
+    from ..cluster.fleet import Fleet
     from ..engine.settings import EngineSettings
     from ..measured.run import MeasuredRun
     from ..model.config import ModelConfig
@@ -174,17 +175,40 @@ def load_model(config: Config) -> CpuModel:
     return CpuModel(shape, weights, config["measured.numerics"], config["measured.threads"])
 
 
-def measured_run(config: Config, requests: Requests, settings: EngineSettings, tables: CostTables) -> MeasuredRun:
-    """An engine over a model whose kernels, like the engine's verbs, are compiled or loaded already."""
+def measured_run(
+    config: Config, settings: EngineSettings, requests: Requests, tables: CostTables, fleet: Fleet | None
+) -> MeasuredRun:
+    """Engines over a model whose kernels, like the engines' verbs, are compiled or loaded already."""
     from ..measured.run import MeasuredRun
     from ..offline.warm import prepared
 
-    device, temperature = paged_model(config, settings, load_model(config)), config["measured.temperature"]
-    device.warm_up(temperature)
-    short = replace(settings, check=False, faults=(), concurrency=0, closed_loop=False)
-    prepared(MeasuredRun(_two_short_requests(settings), short, tables, device)).run()
+    settings = settings if fleet is None else fleet.settings[0]
+    devices, temperature = devices_of(config, settings, fleet, load_model(config)), config["measured.temperature"]
+    devices[0].warm_up(temperature)
+    short = _undisturbed(settings)
+    prepared(MeasuredRun(_two_short_requests(settings), short, tables, devices, fleet=_quiet(fleet))).run()
     folder = Path(config["measured.storage_dir"]) if config["measured.storage_dir"] else None
-    return prepared(MeasuredRun(requests, settings, tables, device, temperature, folder=folder))
+    return prepared(MeasuredRun(requests, settings, tables, devices, temperature, folder=folder, fleet=fleet))
+
+
+def _undisturbed(settings: EngineSettings) -> EngineSettings:
+    return replace(settings, check=False, faults=(), concurrency=0, closed_loop=False)
+
+
+def _quiet(fleet: Fleet | None) -> Fleet | None:
+    """The same engines, to which nothing happens."""
+    if fleet is None or fleet.pairs is None:
+        return fleet
+    members = tuple(replace(m, settings=_undisturbed(m.settings)) for m in fleet.members)
+    return replace(fleet, members=members, incidents=(), pairs=replace(fleet.pairs, faults=()))
+
+
+def devices_of(
+    config: Config, settings: EngineSettings, fleet: Fleet | None, model: CpuModel
+) -> tuple[PagedModel, ...]:
+    """One for each engine: the model is the same, the memory its own."""
+    of = (settings,) if fleet is None else fleet.settings
+    return tuple(paged_model(config, one, model) for one in of)
 
 
 def paged_model(config: Config, settings: EngineSettings, model: CpuModel) -> PagedModel:

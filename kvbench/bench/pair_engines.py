@@ -66,6 +66,14 @@ def _rules(config: Config, pair: PairSettings, prefill: System, decode: System) 
     tps = prefill.config["tp"], decode.config["tp"]
     of_rank = max(prefill.budget.block_bytes, decode.budget.block_bytes)
     whole = of_rank if model.mla else of_rank * min(tps)
+    link = {
+        "setup_ns": config["links.kv.latency_us"] * NS_PER_US,
+        "fragment_ns": config["links.kv.fragment_us"] * NS_PER_US,
+        "ns_per_byte": of_rank / whole / config["links.kv.gb_per_s"],
+        "fair": config["links.kv.sharing"] == "fair",
+    }
+    if config["clock"] == "measured":  # what a copy takes is known when it has been made
+        link = {"setup_ns": 0.0, "fragment_ns": 0.0, "ns_per_byte": 0.0, "fair": False}
     return PairRules(
         num_prefill=pair.prefill,
         num_decode=pair.decode,
@@ -79,14 +87,11 @@ def _rules(config: Config, pair: PairSettings, prefill: System, decode: System) 
         arrival_ns=round(pair.transfer_timeout_s * NS_PER_S),
         block_bytes=whole,
         block_fragments=model.num_layers * (1 if model.mla else 2) * (max(tps) // min(tps)),
-        setup_ns=config["links.kv.latency_us"] * NS_PER_US,
-        fragment_ns=config["links.kv.fragment_us"] * NS_PER_US,
-        ns_per_byte=of_rank / whole / config["links.kv.gb_per_s"],
         per=config["links.kv.per"],
-        fair=config["links.kv.sharing"] == "fair",
         devices=tps,
         tells_unread=pair.tells_unread,
         faults=faults_of(pair),
+        **link,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..core.config import Config, nest
+from ..core.config import DEFAULTS, Config, nest
 from ..core.errors import UsageError
 from ..pairs.settings import LAYERWISE, PairSettings, check_pairs, faults_of, protocol_of
 from ..scheduler.rules import PREFILL_FIRST
@@ -51,12 +51,13 @@ def check_pair_keys(config: Config) -> None:
     if not is_paired(config):
         return
     faults_of(settings_of(config))
+    if config["clock"] == "measured":
+        check_measured(config)
     if config["links.kv.gb_per_s"] == 0:
         raise UsageError(
             f"{config.where['links.kv.gb_per_s']}: links.kv.gb_per_s = 0 never moves any KV; give the link's bandwidth"
         )
     wrong = {
-        "clock": "measured",
         "batching": "static",
         "cache.copy_on_write": True,
         "cache.backup": True,
@@ -84,6 +85,16 @@ def check_pair_keys(config: Config) -> None:
         raise UsageError("pd.prefill and pd.decode need cache.allocation = paged and no [[fleet.group]]")
     if config["overlap"] and not config.where["overlap"].startswith(("preset ", "by ")):
         raise UsageError(f"{config.where['overlap']}: prefill and decode engines step by step; set overlap = false")
+
+
+def check_measured(config: Config) -> None:
+    """UsageError: a modelled link's keys, which say nothing where KV is really copied."""
+    for name in config.values:
+        if name.startswith("links.kv.") and name != "links.kv.per" and config.where[name] != DEFAULTS:
+            raise UsageError(
+                f"{config.where[name]}: {name} is of a modelled link; on the measured clock a transfer takes as long "
+                "as its copy takes here: leave it out"
+            )
 
 
 def side_of(config: Config, side: str) -> Side:

@@ -121,7 +121,7 @@ def run(
 
 def _simulation(system: System, requests: Requests, costs: Costs) -> Simulation:
     if system.config["clock"] == "measured":
-        return measured_run(system.config, requests, system.settings, costs.tables)
+        return measured_run(system.config, system.settings, requests, costs.tables, fleet_of(system, requests))
     if system.config["dp"] > 1 or system.config["ep"] > 1:
         from .experts import rank_simulation
 

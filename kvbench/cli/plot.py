@@ -11,7 +11,7 @@ from .output import say
 
 WHAT = (
     *("ratios", "cdf", "spectrum", "curve", "misses", "phases", "timeline", "occupancy", "hits", "batch"),
-    *("fleet", "engines", "experts", "devices", "advice", "accuracy"),
+    *("fleet", "engines", "tiers", "experts", "devices", "advice", "accuracy"),
 )
 
 

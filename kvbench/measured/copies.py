@@ -106,6 +106,7 @@ class Copies:
     pages     storage, or None
     launch    runs a function on the device's queue and waits for it
     compares  what was copied is compared at its end
+    layers    of the model, where transfers go layer by layer
     moved_bytes   by kind of operation. broken: pages that were none, a line each
     """
 
@@ -115,9 +116,11 @@ class Copies:
         pages: PageFiles | None,
         launch: Callable[[Callable[[], None]], None],
         compares: bool,
+        layers: int = 1,
     ) -> None:
-        self.places, self._pages, self._launch, self._compares = list(places), pages, launch, compares
+        self.places, self._pages, self._launch, self._compares = places, pages, launch, compares
         self._operations, self._links = places[0].engine.operations, places[0].engine.links
+        self._layers = layers
         self._made: dict[int, Copy | None] = {}
         self._seen, self._waiting = 0, False
         self._lies: dict[int, int] = {}
@@ -187,11 +190,14 @@ class Copies:
         self._made[number] = None
         if kind == TIMER:
             return
+        engine = self.places[int(row[OP_SOURCE]) if row[OP_SOURCE] >= 0 else int(row[OP_TARGET])].engine
+        copy = self._made[number] = self._sides(row, blocks)
         if self._links.up[row[OP_LINK]] == 0:
             return  # nothing gets through; its end says so
-        engine = self.places[max(int(row[OP_SOURCE]), int(row[OP_TARGET]))].engine
-        copy = self._made[number] = self._sides(row, blocks)
         took = self._timed(lambda: self._carry_out(row, copy, blocks))
+        if kind == SEND and self._layers > 1:  # all but the last layer went out while the step ran
+            step = int(engine.now) - int(engine.began)
+            took = max(took - step * (self._layers - 1) // self._layers, took // self._layers, 1)
         stepwise.took(engine, at, took)
         if kind == PREFETCH and copy.target_ids.size < row[OP_TIER_COUNT]:
             stepwise.cut_short(engine, at, copy.target_ids.size)

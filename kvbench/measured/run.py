@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cluster.fleet import Fleet, Member
 from ..cluster.loop import CONTROL, DONE, FAULT, MOVED, MUST_WAIT, PAUSED, PLANNED
 from ..cluster.simulation import Simulation
 from ..core.errors import KvbenchError, UsageError
@@ -33,10 +34,11 @@ from ..engine.observe import fields_of
 from ..engine.settings import EngineSettings
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import sequence_keys
-from ..scheduler.state_columns import KNOWN, PLAN_SLOT, PLAN_START, PLAN_TOKENS, SEQ
 from . import stepwise
-from .copies import Copies, Place
+from .copies import NOISE, Copies
 from .page_files import PageFiles
+from .retracted import Retracted
+from .seat import Seat
 from .texts import Texts
 from .worker import Device, DoneStep, PlannedStep, Worker
 
@@ -58,9 +60,9 @@ class Measures:
 
 
 class MeasuredRun(Simulation):
-    """One engine on the measured clock.
+    """Engines on the measured clock: one, or a pair's two sides.
 
-    device       a model with its KV; it has one block more than the engine uses, since block ids begin at 1
+    devices      of each engine: a model with its KV; it has one block more than the engine uses, since ids begin at 1
     temperature  0 = greedy
     plant        a fault of worker.PLANTED, for the token proof
     folder       of the files of storage; None: one that is gone afterwards
@@ -71,44 +73,64 @@ class MeasuredRun(Simulation):
         requests: Requests,
         settings: EngineSettings,
         tables: CostTables,
-        device: Device,
+        devices: Device | Sequence[Device],
         temperature: float = 0.0,
         plant: str = "",
         folder: Path | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         _check(requests, settings)
-        super().__init__(requests, replace(settings, record_steps=True, fast=False), tables)
-        self.device, self.measures = device, Measures()
-        e = fields_of(self.engine)
-        self._seqs, slots = fields_of(e["seqs"]), fields_of(e["slots"])
-        self._plan_rows, self._rec, self._table = e["plan"], slots["rec"], slots["table"]
-        self._copies, self._forks, self._beam_rank = e["copies"], e["forks"], e["beam_rank"]
+        fleet = fleet or Fleet((Member(settings, tables),))
+        steps = [replace(m, settings=replace(m.settings, record_steps=True, fast=False)) for m in fleet.members]
+        super().__init__(requests, steps[0].settings, tables, replace(fleet, members=tuple(steps)))
+        self.measures = Measures()
+        devices = devices if isinstance(devices, Sequence) else (devices,)
         self._temperature = temperature
         self._logits: dict[int, NDArray[np.float32]] = {}
-        self.texts = Texts(with_beams(requests, settings), self._seqs["output"], device.vocab, settings.seed)
-        self._worker = Worker(device, self.texts, settings.block_tokens, temperature, plant)
-        self._stepper = stepwise.Stepper(self.world, self.engine)
-        self._plant = plant
+        output = fields_of(self.seqs)["output"]
+        self.texts = Texts(with_beams(requests, settings), output, devices[0].vocab, settings.seed)
+        self.seats = [
+            Seat(
+                engine,
+                device,
+                Worker(device, self.texts, settings.block_tokens, temperature, plant),
+                settings.tiers.host_blocks,
+            )
+            for engine, device in zip(self.engines, devices, strict=True)
+        ]
+        self._stepper = stepwise.Stepper(self.world)
         self._folder: TemporaryDirectory[str] | None = None
-        self.moves = self._moves(device, folder)
+        self.moves = Copies(self.seats, self._pages(folder), self._queue(plant), self._compares(plant), self._layers())
+        self._retracted = [Retracted(seat) for seat in self.seats]
         self._running: Future[DoneStep] | None = None
         self._mark = 0
         self._attended = 0
 
-    def _moves(self, device: Device, folder: Path | None) -> Copies:
-        """Host memory, storage, and what moves between them and the device."""
+    @property
+    def device(self) -> Device:
+        """Of the first engine."""
+        return self.seats[0].model
+
+    def _pages(self, folder: Path | None) -> PageFiles | None:
+        """Storage, where there is any."""
         rules = self.settings.tiers
-        host = device.another(rules.host_blocks) if rules.on else None
-        pages = None
-        if rules.on and rules.store.blocks:
-            if folder is None:
-                self._folder = TemporaryDirectory(prefix="kvbench-storage-")
-                folder = Path(self._folder.name)
-            pages = PageFiles(folder, device.block_bytes)
-        places = [Place(self.engine, device, host)]
-        if self._plant == "skip_move":
-            return Copies(places, pages, lambda move: None, compares=False)
-        return Copies(places, pages, self._worker.run, compares=self.settings.check or not rules.on)
+        if not (rules.on and rules.store.blocks):
+            return None
+        if folder is None:
+            self._folder = TemporaryDirectory(prefix="kvbench-storage-")
+            folder = Path(self._folder.name)
+        return PageFiles(folder, self.device.block_bytes)
+
+    def _queue(self, plant: str) -> Callable[[Callable[[], None]], None]:
+        """Where copies run. Several engines run one after the other, so any of their queues is as good."""
+        return (lambda move: None) if plant == "skip_move" else self.seats[0].worker.run
+
+    def _layers(self) -> int:
+        return 1 if self.fleet.pairs is None else self.fleet.pairs.layers
+
+    def _compares(self, plant: str) -> bool:
+        moves = self.settings.tiers.on or self.fleet.pairs is not None
+        return plant != "skip_move" and (self.settings.check or not moves)
 
     # ---------------------------------------------------------------- the loop
 
@@ -135,13 +157,14 @@ class MeasuredRun(Simulation):
         finally:
             if self._running is not None:
                 self._running.result()
-            self._worker.close()
+            for seat in self.seats:
+                seat.worker.close()
             if self._folder is not None:
                 self._folder.cleanup()
         return True
 
     def _step(self, until_ns: int) -> int:
-        self.moves.note_cached()
+        self._before_plan()
         status = self._stepper.plan(until_ns)
         if status == PLANNED and self.settings.tiers.writes_back:
             stepwise.write_evicted(self.engine)
@@ -155,18 +178,30 @@ class MeasuredRun(Simulation):
             self._land()
             self._stepper.wait()
         elif status == PLANNED:
-            planned = self._take_down()
-            if self.settings.overlap:
+            seat = self.seats[self.world.at]
+            planned = seat.take_down()
+            if len(self.seats) > 1:
+                self._run_among(seat, planned)
+            elif self.settings.overlap:
                 self._launch_beside(planned)
             else:
                 self._run_through(planned)
             self._look()
         return status
 
+    def _before_plan(self) -> None:
+        before = time.perf_counter_ns()
+        self.moves.note_cached()
+        for retracted in self._retracted:
+            retracted.before()
+        self._mark += time.perf_counter_ns() - before
+
     def _look(self) -> bool:
         """What has begun to move is copied, on no clock but its link's. Returns whether there was anything."""
         before = time.perf_counter_ns()
-        has_begun = self.moves.look(self._stepper.now().operations)
+        for retracted in self._retracted:
+            retracted.after()
+        has_begun = self.moves.look(stepwise.now(self.engine).operations)
         self._mark += time.perf_counter_ns() - before
         return has_begun
 
@@ -179,18 +214,27 @@ class MeasuredRun(Simulation):
     def _run_through(self, planned: PlannedStep) -> None:
         """Serial: launch, wait, commit."""
         host = self._host_time()
-        done = self._worker.launch(planned).result()
+        done = self.seats[0].worker.launch(planned).result()
         self._mark = time.perf_counter_ns()
         self._note(done)
         self._stepper.complete(host, done.device_ns)
         self._follow_forks(done)
         self.measures.host_ns += host
 
+    def _run_among(self, seat: Seat, planned: PlannedStep) -> None:
+        """Of several engines: it runs by itself, and lands when its time has come."""
+        host = self._host_time()
+        done = seat.worker.launch(planned).result()
+        self._mark = time.perf_counter_ns()
+        self._note(done)
+        self._stepper.launched(host, done.device_ns)
+        self.measures.host_ns += host
+
     def _launch_beside(self, planned: PlannedStep) -> None:
         """Overlap: what runs has to end, then this step is launched and the results of the other one are committed."""
         host = self._host_time()
         self._land()
-        self._running = self._worker.launch(planned)
+        self._running = self.seats[0].worker.launch(planned)
         host += self._host_time()
         self._stepper.complete(host, 0)
         self.measures.host_ns += host
@@ -218,9 +262,9 @@ class MeasuredRun(Simulation):
         block_of = cached_prefixes(e)
         written: set[int] = set()
         for request in np.flatnonzero(leading).tolist():
-            seq = int(self._seqs["first"][request])
+            seq = int(self.seats[0].seqs["first"][request])
             with np.errstate(over="ignore"):
-                content, blocks = root_hash(self._seqs["namespace"][seq]), []
+                content, blocks = root_hash(self.seats[0].seqs["namespace"][seq]), []
                 for key in sequence_keys(e.block_keys, seq, int(leading[request])):
                     content = chain(content, key)
                     blocks.append(block_of.get(int(content), 0))
@@ -231,7 +275,7 @@ class MeasuredRun(Simulation):
             written.update(blocks)
             nobody = np.array([seq]), np.array([there * bt]), np.array([(len(blocks) - there) * bt])
             tables, copies = np.array([blocks], np.int32), np.empty((0, 2), np.int64)
-            self._worker.launch(PlannedStep(*nobody, np.array([1 << 40]), tables, copies)).result()
+            self.seats[0].worker.launch(PlannedStep(*nobody, np.array([1 << 40]), tables, copies)).result()
 
     def counters(self) -> Counters:
         """Break-even is a figure of the cost tables: no tables say how long a prompt takes here."""
@@ -241,26 +285,21 @@ class MeasuredRun(Simulation):
         tiers = replace(c.tiers, break_even=0.0, break_even_tokens=0, fetched=0, lost=0)
         return replace(c, tiers=tiers)
 
+    def _have_incident(self) -> None:
+        """An engine that is lost has lost what its device held."""
+        super()._have_incident()
+        for seat, retracted, engine in zip(self.seats, self._retracted, self.engines, strict=True):
+            if engine is not seat.engine:
+                retracted.forget()
+                blocks = np.arange(1, int(fields_of(fields_of(engine)["pool"])["num_blocks"]) + 1)
+                seat.device.write(blocks, np.full((blocks.size, seat.device.block_bytes), NOISE, np.uint8))
+                seat.take(engine)
+
     def attended_bytes(self, block_bytes: int) -> int:
         """KV that decode attention has read so far."""
         return self._attended * block_bytes // self.settings.block_tokens
 
     # ---------------------------------------------------------------- what a step needs, what it leaves
-
-    def _take_down(self) -> PlannedStep:
-        """The plan as arrays of its own: the engine goes on while it runs."""
-        now = self._stepper.now()
-        rows = self._plan_rows[: now.num_plan]
-        slots, starts, tokens = (rows[:, column].copy() for column in (PLAN_SLOT, PLAN_START, PLAN_TOKENS))
-        width = int((starts + tokens).max() - 1) // self.settings.block_tokens + 1
-        return PlannedStep(
-            seqs=self._rec[slots, SEQ],
-            starts=starts,
-            tokens=tokens,
-            known=self._rec[slots, KNOWN],
-            tables=self._table[slots, :width],
-            copies=self._copies[: now.num_copies].copy(),
-        )
 
     def _note(self, done: DoneStep) -> None:
         self.measures.kernel_ns.update(done.result.kernel_ns)
@@ -281,7 +320,7 @@ class MeasuredRun(Simulation):
         for row in np.flatnonzero(planned.emits).tolist():
             self._logits[int(planned.seqs[row])] = done.result.logits[row].copy()
         takers: Counter[int] = Counter()
-        for donor, seq, tokens in self._forks[: self._stepper.now().num_forks].tolist():
+        for donor, seq, tokens in self.seats[0].forks().tolist():
             index = tokens - int(self.texts.prompt_tokens[seq])
             takers[donor] += 1
             if index >= int(self.texts.output[seq]):
@@ -295,9 +334,9 @@ class MeasuredRun(Simulation):
                 token = int(self.device.sample(logits[None], key, self._temperature)[0])
             self.texts.say(seq, index, token)
         if width:
-            best = np.flatnonzero(self._beam_rank == 0)
+            best = np.flatnonzero(self.seats[0].beam_rank == 0)
             self.texts.best.update(zip(self.texts.request[best].tolist(), best.tolist(), strict=True))
-        for seq in [seq for seq in self._logits if self._seqs["slot"][seq] < 0]:
+        for seq in [seq for seq in self._logits if self.seats[0].seqs["slot"][seq] < 0]:
             del self._logits[seq]
 
     def heard(self) -> I64:

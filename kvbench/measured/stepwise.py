@@ -1,6 +1,7 @@
 """Steps that a driver runs itself: the measured clock's half of the loop (cluster.loop stops where a step is planned).
 
 complete  the step has been launched: its host time is known, its device time too, or not yet under overlap
+launched  the same of one engine among several: it lands when its time has come
 landed    overlap: the step that was launched last has ended, so long after it began
 wait      overlap: nothing could be planned before the step that runs has ended
 """
@@ -15,7 +16,7 @@ from numba import njit, types
 
 from ..cluster.loop import advance, end_operation, land_step
 from ..cluster.world import World
-from ..core.jit import PLAIN, entry
+from ..core.jit import PLAIN, entry, inline
 from ..costs.tables import HOST
 from ..engine.step import STEP_USED, STEP_WASTE, execute, lag, lengthen, run_for
 from ..memory import links
@@ -69,6 +70,20 @@ def _read(e):
 def _complete(w, on_host, device):
     """The planned step took so long; what the host has results of is committed."""
     e = w.engines[w.at]
+    _run(w, e, on_host, device)
+    land_step(w, e)
+
+
+def _launched(w, on_host, device):
+    """The same, and it lands in its turn: other engines have theirs before it."""
+    e = w.engines[w.at]
+    _run(w, e, on_host, device)
+    w.ready[w.at] = e.now
+    w.stepping[w.at] = 1
+
+
+@inline
+def _run(w, e, on_host, device):
     execute(e)  # counts its rows
     e.began = e.now
     if not e.overlap:
@@ -80,7 +95,6 @@ def _complete(w, on_host, device):
         device += lengthen(e)
     run_for(e, on_host, device, e.pool.evicted - e.evicted_before)
     w.watches[w.at](e)
-    land_step(w, e)
 
 
 def _wait(w):
@@ -152,20 +166,27 @@ def landed(e, device):
 
 @cache
 def _compiled(name: str) -> Callable[..., Any]:
-    function: Any = {"complete": _complete, "wait": _wait, "end_next": _end_next}[name]
+    verbs = {"complete": _complete, "launched": _launched, "wait": _wait, "end_next": _end_next}
+    function: Any = verbs[name]
     if PLAIN:
         return function
     world, i8 = World.numba_type, types.int64
-    signatures = {"complete": types.void(world, i8, i8), "wait": types.void(world), "end_next": i8(world)}
+    timed = types.void(world, i8, i8)
+    signatures = {"complete": timed, "launched": timed, "wait": types.void(world), "end_next": i8(world)}
     signature = signatures[name]
     return njit(signature, cache=True, nogil=True, error_model="numpy")(function)
 
 
-class Stepper:
-    """The verbs of a world of one engine."""
+def now(engine: Engine) -> Now:
+    """See Now."""
+    return Now(*_read(engine))
 
-    def __init__(self, world: World, engine: Engine) -> None:
-        self._world, self._engine = world, engine
+
+class Stepper:
+    """The verbs of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
 
     def plan(self, until_ns: int) -> int:
         """Go on to the next step. Returns PLANNED, MUST_WAIT (for the step that runs), or what `advance` does."""
@@ -175,6 +196,10 @@ class Stepper:
         """host, device: ns (device 0 under overlap, see landed)."""
         _compiled("complete")(self._world, host, device)
 
+    def launched(self, host: int, device: int) -> None:
+        """Of several engines: see _launched."""
+        _compiled("launched")(self._world, host, device)
+
     def wait(self) -> None:
         """See _wait."""
         _compiled("wait")(self._world)
@@ -182,6 +207,3 @@ class Stepper:
     def end_next(self) -> int:
         """The operation that ends next has ended. Returns its row, which stays until its engines have heard."""
         return int(_compiled("end_next")(self._world))
-
-    def now(self) -> Now:
-        return Now(*_read(self._engine))

@@ -13,10 +13,12 @@ from dataclasses import replace
 
 from ..bench.configure import Configured, configure
 from ..bench.measured import load_model, paged_model
+from ..bench.pair_engines import pair_fleet
 from ..bench.step_times import step_costs
 from ..bench.system import System, build_system
 from ..core.config import Config
 from ..core.errors import KvbenchError
+from ..engine.settings import EngineSettings
 from ..measured.run import MeasuredRun
 from ..measured.worker import PLANTED, Device
 from ..offline.warm import prepared
@@ -33,7 +35,7 @@ PLANTS = (*PLANTED, "no_fence", "keep_unwritten")
 class TokenProof:
     """Runs variations of one KV type with one model; compares each with the plain run of its group.
 
-    device_of   makes a device for a system; without it, the model of the configuration with memory of its own
+    device_of   makes a device for an engine; without it, the model of the configuration with memory of its own
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class TokenProof:
         model: str = "nano",
         numerics: str = "exact",
         plant: str = "",
-        device_of: Callable[[System], Device] | None = None,
+        device_of: Callable[[EngineSettings], Device] | None = None,
     ) -> None:
         self._given = (f"measured.kv_dtype={kv_dtype}", f"measured.model={model}", f"measured.numerics={numerics}")
         self._kv_dtype, self._plant = kv_dtype, plant
@@ -51,12 +53,12 @@ class TokenProof:
         self._requests["urgent"] = urgent_requests(self._requests["mixed"])
         self._requests["visits"] = visiting_requests(self._requests["mixed"])
         self._device_of = device_of or _devices(config)
-        self._plain = {"mixed": self._hashes(BASE, "")[0]}
+        self._plain = {"mixed": self._hashes(BASE, "")}
 
     @property
     def plain(self) -> list[str]:
         """Hash of every sequence's tokens in the plain run."""
-        return self._plain["mixed"]
+        return self._plain["mixed"][0]
 
     def run(self, variation: Variation) -> Outcome:
         try:
@@ -64,8 +66,11 @@ class TokenProof:
         except KvbenchError as error:
             return Outcome(variation.name, self._kv_dtype, 0, 0, -1, 0, 0.0, 0, 0, 0, 0, str(error))
         if variation.group not in self._plain:
-            self._plain[variation.group] = self._hashes(replace(BASE, group=variation.group), "")[0]
-        plain = self._plain[variation.group]
+            self._plain[variation.group] = self._hashes(replace(BASE, group=variation.group), "")
+        plain, whole = self._plain[variation.group]
+        if variation.loses:
+            said = run.journal().output_tokens.tolist()
+            plain = [whole.texts.digest(seq, n) for seq, n in enumerate(said)]
         differ = [i for i, (a, b) in enumerate(zip(plain, hashes, strict=True)) if a != b]
         c = run.counters()
         return Outcome(
@@ -90,17 +95,27 @@ class TokenProof:
         system = _planted(build_system(self._configured(variation).config), plant)
         config, settings = system.config, system.settings
         costs = step_costs(system)
-        device = self._device_of(system)
         requests = self._requests[variation.group]
-        planted = plant if plant in PLANTED else ""
-        run = prepared(MeasuredRun(requests, settings, costs.tables, device, config["measured.temperature"], planted))
+        fleet = pair_fleet(system)
+        engines = (settings,) if fleet is None else fleet.settings
+        run = prepared(
+            MeasuredRun(
+                requests,
+                engines[0],
+                costs.tables,
+                [self._device_of(one) for one in engines],
+                config["measured.temperature"],
+                plant if plant in PLANTED else "",
+                fleet=fleet,
+            )
+        )
         run.run()
         return run.digests(), run
 
 
-def _devices(config: Config) -> Callable[[System], Device]:
+def _devices(config: Config) -> Callable[[EngineSettings], Device]:
     model = load_model(config)
-    return lambda system: paged_model(system.config, system.settings, model)
+    return lambda settings: paged_model(config, settings, model)
 
 
 def _planted(system: System, plant: str) -> System:

@@ -23,11 +23,15 @@ _WHOLE = {
 
 @dataclass(frozen=True)
 class Variation:
-    """A way to run the workload. group: those that are compared; changes: keys over the scenario's."""
+    """A way to run the workload. group: those that are compared; changes: keys over the scenario's.
+
+    loses   sequences may fail: what they have said until then counts
+    """
 
     name: str
     changes: tuple[str, ...]
     group: str = "mixed"
+    loses: bool = False
 
 
 def variations(everything: bool) -> list[Variation]:
@@ -35,7 +39,7 @@ def variations(everything: bool) -> list[Variation]:
     found = list(_product())
     if not everything:
         found = found[:: max(len(found) // 24, 1)]
-    return [*found, *_forks(), *_others(), *_tiers(everything)]
+    return [*found, *_forks(), *_others(), *_tiers(everything), *_pairs()]
 
 
 def _product() -> Iterator[Variation]:
@@ -134,6 +138,40 @@ def _tiers(everything: bool) -> Iterator[Variation]:
             ),
             "visits",
         )
+
+
+def _pairs() -> Iterator[Variation]:
+    """Prefill and decode on engines of their own: protocols, grains, hits on either side, what fails or is repeated."""
+
+    def pull(what: str, *changes: str, block: int = 16, group: str = "mixed", decode: str = "1") -> Variation:
+        own = ("preset=vllm", "cache.kind=hash", "pd.prefill=1", f"pd.decode={decode}", f"block_tokens={block}")
+        fits = (f"cache.blocks={464 // block + 2}", "check=true", *_CHUNK["vllm"])
+        return Variation(f"vllm pull block {block} {what}", (*own, *fits, *changes), group)
+
+    def push(what: str, *changes: str, block: int = 16, group: str = "mixed", decode: str = "1") -> Variation:
+        own = ("preset=sglang", "cache.kind=radix", "pd.prefill=1", f"pd.decode={decode}", f"block_tokens={block}")
+        fits = (f"cache.blocks={640 // block}", "pd.reserved_decode_tokens=16", "check=true", *_CHUNK["sglang"])
+        return Variation(f"sglang push block {block} {what}", (*own, *fits, *changes), group)
+
+    for block in (16, 1, 64):
+        yield pull("whole", block=block)
+        yield push("chunk", "pd.transfer=chunk", block=block)
+    yield push("whole", "pd.transfer=whole")
+    yield push("layer", "pd.transfer=layer")
+    for side in (pull, push):
+        yield side("first token sent", "pd.first_token=prefill")
+    yield push("retracted", "cache.blocks=34", "pd.reserved_decode_tokens=0")
+    yield push("hits", "cache.blocks=60", decode="{engines=1,cache={kind='radix'}}", group="visits")
+    yield pull("hits", "cache.blocks=60", group="visits")
+    down = "pd.fault=[{kind='link-down',at_s=0.0,for_s=1500.0},{kind='link-down',at_s=4000.0,for_s=500.0}]"
+    yield pull("failed", "pd.failure=recompute", down, group="visits")
+    yield replace(push("failed", down, group="visits"), loses=True)
+    dies = (
+        "fleet.event=[{at_s=0.05,engine=1,kind='restart',down_s=0.02},{at_s=0.1,engine=0,kind='restart',down_s=0.02}]",
+        "fleet.on_loss=retry",
+    )
+    for side in (pull, push):
+        yield replace(side("repeated", *dies, decode="2"), loses=True)
 
 
 _USUAL = {"vllm": "hash", "sglang": "radix"}

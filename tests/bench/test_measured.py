@@ -32,6 +32,7 @@ def configured(*changes: str):
         (["batching=static"], "paged continuous batching"),
         (["tiers.host.ratio=1", "links.host.up=8"], "links.host.up is of a modelled link"),
         (["tiers.host.ratio=1", "tiers.host.state=warm"], "set tiers.host.state = cold"),
+        (["pd.prefill=1", "pd.decode=1", "links.kv.gb_per_s=8"], "links.kv.gb_per_s is of a modelled link"),
         (["tiers.host.bytes=1e15"], "GiB beside the device's KV"),
     ],
 )

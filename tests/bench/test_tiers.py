@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvbench.bench.system import build_system
+from kvbench.cli import call
 from kvbench.core.errors import UsageError
+from kvbench.report.pictures.gather import charts_of, read_named
 from kvbench.tiers.rules import fragments_of
 
 from .test_run import configured, run
@@ -60,3 +62,22 @@ def test_a_cache_that_is_warm_on_the_device_has_a_host_behind_it(state):
     summary = run(configured(*texts)).record.summary
     assert summary["finished"] == 12
     assert summary["host_written_blocks"] > 0
+
+
+def test_pictures_over_the_host_s_size_and_by_tier(tmp_path):
+    """Two sizes of a host: hits and tail over them, and each run's TTFT by the lowest tier that gave it anything."""
+    scenario = [*("run", "tiers", "-q", "--num-prompts", "30", "--set", "cache.blocks=1500"), "--set"]
+    for ratio in (1, 4):
+        assert call([*scenario, f"tiers.host.ratio={ratio}", "-o", str(tmp_path / f"r{ratio}")]) == 0
+    sources = read_named([tmp_path / "r1", tmp_path / "r4"], None)
+    hits, tail, *by_tier = charts_of(sources, "tiers")
+    assert (hits.key, tail.key, [chart.key for chart in by_tier]) == ("tiers-hits", "tiers-tail", ["tiers", "tiers"])
+    assert hits.series[0].x.tolist() == [1500, 6000]
+    assert hits.series[0].y.tolist() == [100 * folder.figure("hit_rate") for folder in sources.runs]
+    assert tail.series[0].y.tolist() == [folder.figure("ttft", "p99") for folder in sources.runs]
+    for chart, folder in zip(by_tier, sources.runs, strict=True):
+        rows = {name: int(n.replace(",", "")) for name, n, *_ in chart.table}
+        told = {name: int(folder.figure(f"requests_{name}")) for name in ("computed", "device", "host", "storage")}
+        assert rows == {name: n for name, n in told.items() if n}
+    assert call(["plot", str(tmp_path / "r1"), "--what", "tiers", "-q", "-o", str(tmp_path / "t.svg")]) == 0
+    assert (tmp_path / "t.svg").read_text().startswith("<svg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from typing import Any
@@ -71,6 +72,14 @@ def reference_scheduler(settings: EngineSettings, tables: CostTables) -> timed.V
     if settings.scheduler.discipline == PREFILL_FIRST:
         steps = overlapped.OverlapSglangSteps if settings.overlap else timed.SglangSteps
         return steps(_sglang_config(settings))
+    steps = overlapped.AsyncVllmSteps if settings.overlap else timed.VllmSteps
+    return steps(*vllm_config(settings, tables))
+
+
+def vllm_config(
+    settings: EngineSettings, tables: CostTables
+) -> tuple[vllm_scheduler.SchedulerConfig, vllm_scheduler.VersionRules]:
+    """The rules of an engine as the reference of vLLM's scheduler names them."""
     rules, cache_rules = settings.scheduler, settings.cache
     config = vllm_scheduler.SchedulerConfig(
         block_size=settings.block_tokens,
@@ -95,7 +104,7 @@ def reference_scheduler(settings: EngineSettings, tables: CostTables) -> timed.V
         lone_request_ignores_threshold=not rules.long_prefill_threshold_when_alone,
         has_watermark=True,
     )
-    return (overlapped.AsyncVllmSteps if settings.overlap else timed.VllmSteps)(config, version)
+    return config, version
 
 
 def _step_target(settings: EngineSettings, tables: CostTables) -> StepTarget | None:
@@ -135,6 +144,17 @@ def _sglang_config(settings: EngineSettings) -> sglang_admission.SchedulerConfig
 
 
 def run_reference(asks: list[Ask], settings: EngineSettings, tables: CostTables) -> TimedEngine:
+    scheduler = reference_scheduler(settings, tables)
+    kind = overlapped.OverlappedEngine if settings.overlap else TimedEngine
+    engine = run_with(kind, scheduler, asks, settings, tables)
+    scheduler.check_integrity()
+    return engine
+
+
+def run_with(
+    kind: Callable[..., TimedEngine], scheduler: Any, asks: list[Ask], settings: EngineSettings, tables: CostTables
+) -> TimedEngine:
+    """The same by a given clock around a given scheduler."""
     options = Options(
         num_blocks=settings.cache.num_blocks,
         judge=judge(settings),
@@ -146,11 +166,8 @@ def run_reference(asks: list[Ask], settings: EngineSettings, tables: CostTables)
         concurrency=settings.concurrency,
         closed_loop=settings.closed_loop,
     )
-    scheduler = reference_scheduler(settings, tables)
-    kind = overlapped.OverlappedEngine if settings.overlap else TimedEngine
     engine = kind(asks, scheduler, as_lists(tables), options, keeps_steps=settings.record_steps)
     engine.run()
-    scheduler.check_integrity()
     return engine
 
 
@@ -216,7 +233,9 @@ def assert_equal(simulation: Simulation, reference: TimedEngine) -> None:
     counters, totals = asdict(simulation.counters()), asdict(reference.totals)
     assert {n: counters[n] for n in COMPARED_TOTALS} == {n: totals[n] for n in COMPARED_TOTALS}
     assert counters["end_ns"] == reference.now
-    assert free_blocks(simulation) == reference.scheduler.free_blocks or not keeps_order(simulation.settings)
+    assert free_blocks(simulation) == reference.scheduler.free_blocks or not keeps_order(simulation.settings), (
+        f"free: {free_blocks(simulation)}, reference {reference.scheduler.free_blocks}"
+    )
     if simulation.settings.overlap:
         assert (counters["host_ns"], counters["exposed_host_ns"]) == (reference.host_ns, reference.exposed_ns)
     assert counters["inserted_blocks"] == reference.scheduler.num_inserted

@@ -181,7 +181,7 @@ class TimedEngine:
                 self.scheduler.go_idle()
                 if all(row.finish_ns is not None for row in self.rows):
                     return
-                self.now = max(self.now, self._events[0][0])
+                self.now = max(self.now, self._next_ns())
             elif self._step():
                 num_empty = 0
             else:
@@ -189,6 +189,14 @@ class TimedEngine:
                 if num_empty > NUM_EMPTY_PLANS:
                     self._unstick()
                     num_empty = 0
+
+    def _next_ns(self):
+        """When something happens next."""
+        return self._events[0][0]
+
+    def _lengthened(self, parts, chunks):
+        """ns of a step whose parts these are."""
+        return sum(parts)
 
     def _unstick(self):
         """Where nothing runs, nothing that happens later lets the head of the queue in."""
@@ -207,7 +215,7 @@ class TimedEngine:
         chunks = [(n, start) for number, start, n in plan.rows if number not in self._decoding]
         contexts = [start + 1 for number, start, _ in plan.rows if number in self._decoding]
         parts = Step(self.tables, chunks, len(contexts), sum(contexts)).resources()
-        duration = sum(parts)
+        duration = self._lengthened(parts, chunks)
         self._account(plan, duration, parts[HOST], len(contexts), chunks)
         self.now += duration
         self._hand_out(len(plan.rows))

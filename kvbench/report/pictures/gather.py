@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ..grid import CAPACITY
-from . import accuracy, advice, experts, fleet, latency, load, misses, over_time, phases
+from . import accuracy, advice, experts, fleet, latency, load, misses, over_time, phases, tiers
 from .chart import Chart
 from .folders import RunFolder, Sources, read_sources
 from .labels import drawn, named
@@ -35,6 +35,7 @@ KINDS = {
     "batch": Kind("Batches", "steps.csv: run with --steps"),
     "fleet": Kind("Routers", "runs of several engines: --replicas N"),
     "engines": Kind("Engines of a fleet", "steps.csv of several engines: --replicas N --steps"),
+    "tiers": Kind("Tiers", "a grid over tiers.host.ratio, or runs with a host tier"),
     "experts": Kind("Balance of experts", "experts.csv: a run with --ep"),
     "devices": Kind("Load of expert devices", "experts.csv: a run with --ep"),
     "advice": Kind("What each change is worth", "advice.json: kvbench advise X -o"),
@@ -79,6 +80,8 @@ def charts_of(sources: Sources, kind: str) -> list[Chart]:
     if kind == "misses":
         over_capacity = [table for table in sources.tables if CAPACITY in table.keys]
         return [chart for table in over_capacity for chart in misses.grid_charts(table)]
+    if kind == "tiers":
+        return tiers.tier_charts(sources)
     if kind == "curve":
         return load.curve_charts(sources)
     if kind in _OF_ALL:

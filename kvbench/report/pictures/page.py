@@ -21,6 +21,7 @@ SECTIONS = (
     ("Throughput and latency", ("curve",)),
     ("Miss ratio", ("misses",)),
     ("Requests by phase", ("phases", "timeline")),
+    ("Tiers", ("tiers",)),
     ("Engines", ("fleet",)),
     ("Over time", ("hits", "occupancy", "batch", "engines")),
     ("Experts", ("experts", "devices")),

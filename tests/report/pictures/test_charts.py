@@ -51,8 +51,8 @@ def place(tmp_path_factory):
     return root
 
 
-OF_SEVERAL = {"experts", "devices", "engines", "fleet"}
-"""Only of runs with several engines or devices; see tests/bench/test_experts and test_fleet."""
+OF_SEVERAL = {"experts", "devices", "engines", "fleet", "tiers"}
+"""Only of runs with several engines, devices or tiers; see tests/bench/test_experts, test_fleet and test_tiers."""
 
 
 def test_a_cdf_holds_the_quantiles_of_the_files(place):
