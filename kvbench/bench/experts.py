@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from ..cluster.expert_simulation import ExpertSimulation
 from ..cluster.lockstep_simulation import LockstepSimulation, one_instance
 from ..core.config import Config
 from ..core.errors import UsageError
-from ..core.requests import Requests
+from ..core.requests import I64, Requests
 from ..costs.step_times import Costs
-from ..experts.keys import EplbSettings, LoadSettings
+from ..experts.keys import BY_REQUEST, BY_STEP, EplbSettings, LoadSettings
 from ..experts.layout import Layout
 from ..experts.mixture import Mixture, Ranks
 from ..experts.popularity import Routing
@@ -24,11 +24,17 @@ from .fleet_engines import fleet_of
 from .step_times import exchange_of_system, streams_of
 from .system import System
 
+_MOST_DOMAINS = 64
+"""Popularities of their own that tenants or phases have; further ones share them."""
+
 
 def rank_simulation(system: System, requests: Requests, costs: Costs) -> LockstepSimulation:
     """Ranks that step together, of one instance or of several behind a router; with experts of their own where the step
     times leave these out."""
-    config, settings = system.config, system.settings
+    config, domains = system.config, _domains(system.config, requests)
+    if domains is not None:  # whose tokens are counted by the rows of a plan, and the calendar has none
+        system = replace(system, settings=replace(system.settings, fast=False))
+    settings = system.settings
     fleet = fleet_of(system, requests) or one_instance(settings, costs.tables, config["dp"])
     deal, balance = config["dp_deal"], config["dp_balance"]
     if balance and settings.scheduler.discipline != TOKEN_BUDGET:
@@ -48,12 +54,30 @@ def rank_simulation(system: System, requests: Requests, costs: Costs) -> Lockste
             f"{config.where['eplb.mode']}: eplb.mode = {config['eplb.mode']}: an instance that restarts would keep the "
             "places of its experts here; set eplb.mode = off, or leave the restart out"
         )
-    mixtures = [mixture_of(system, instance) for instance in range(len(fleet.instances))]
-    return ExpertSimulation(requests, fleet, deal, mixtures, balance)
+    num = 1 if domains is None else int(domains.max()) + 1
+    mixtures = [mixture_of(system, instance, num) for instance in range(len(fleet.instances))]
+    return ExpertSimulation(requests, fleet, deal, mixtures, balance, domains)
 
 
-def mixture_of(system: System, instance: int = 0) -> Mixture:
-    """The experts of an instance at t = 0; each draws numbers of its own."""
+def _domains(config: Config, requests: Requests) -> I64 | None:
+    """(requests,) whose popularity of experts the tokens of each have; None where that does not depend on requests."""
+    drift = config["experts.drift"]
+    if drift not in BY_REQUEST:
+        return None
+    names, of_requests = {
+        "tenant": (requests.tenants, requests.tenant),
+        "phase": (requests.phases, requests.phase),
+    }[drift]
+    if len(names) < 2:
+        raise UsageError(
+            f"{config.where['experts.drift']}: experts.drift = {drift}: all requests are of one {drift}; "
+            + ("set sharing.tenants" if drift == "tenant" else "give the workload phases")
+        )
+    return np.asarray(of_requests % _MOST_DOMAINS, np.int64)
+
+
+def mixture_of(system: System, instance: int = 0, domains: int = 1) -> Mixture:
+    """The experts of an instance at t = 0; each draws numbers of its own. domains: of requests, see _domains."""
     exchange = exchange_of_system(system)
     config, moe, deployment = system.config, system.deployment.model.moe, system.deployment
     assert moe is not None
@@ -70,6 +94,7 @@ def mixture_of(system: System, instance: int = 0) -> Mixture:
         _eplb_settings(config),
         instance + (config["seed"] if config["experts.seed"] == FROM_SEED else config["experts.seed"]),
         streams_of(system),
+        domains,
     )
 
 
@@ -126,10 +151,9 @@ def expert_report(simulation: LockstepSimulation) -> ExpertReport:
 
 def _step_rows(simulation: ExpertSimulation, i: int) -> list[StepRow]:
     r = simulation.mixtures[i].records
-    return [
-        StepRow(n, r.begin_ns[n], ns, r.pause_ns[n], r.has_prefill[n], r.mean[n], r.most[n], r.decision[n], i)
-        for n, ns in enumerate(simulation.step_lengths(i).tolist())
-    ]
+    lengths = simulation.step_lengths(i).tolist()
+    columns = zip(r.begin_ns, lengths, r.pause_ns, r.has_prefill, r.mean, r.most, r.decision, r.saved_ns, strict=False)
+    return [StepRow(n, *row, i) for n, row in enumerate(columns)]
 
 
 def _move_rows(mixture: Mixture, i: int) -> list[MoveRow]:
@@ -151,7 +175,11 @@ def _stream_rows(mixtures: Sequence[Mixture]) -> list[StreamRow]:
 def _settings_line(mixture: Mixture) -> str:
     layout, eplb, load = mixture.layout, mixture.balancer.settings, mixture.popularity.settings
     kind = {"zipf": f"zipf {load.exponent:g}", "recorded": f"recorded {load.domain}"}.get(load.load, load.load)
-    drift = "" if load.drift == "none" else f", {load.drift} every {load.drift_steps:,} steps"
+    drift = ""
+    if load.drift in BY_STEP:
+        drift = f", {load.drift} every {load.drift_steps:,} steps"
+    elif load.drift in BY_REQUEST:
+        drift = f", {mixture.domains} {load.drift}s with their own"
     placed = "" if eplb.mode == "off" else f" by {eplb.policy}"
     return (
         f"{layout.experts} in {layout.slots} slots on {layout.ranks} devices; load {kind}{drift}; "

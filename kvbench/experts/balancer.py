@@ -19,7 +19,7 @@ from .keys import EplbSettings
 from .layout import F64, I64, Layout, Placement, placement_of
 from .moves import Move, held, plan_of
 from .policies import policy_named
-from .tables import ExpertTables, tables_of
+from .tables import tables_of
 
 _BATCH_NS = 20_000.0
 """A batch of transfers of one layer begins: group launch, hand-shake."""
@@ -64,7 +64,10 @@ class Balancer:
         self.layout, self.layers, self.settings, self.exchange = layout, layers, settings, exchange
         self.policy = policy_named(settings.policy)
         self.is_nearest = settings.replicas == "nearest"
-        self.tables: ExpertTables = tables_of(placement_of(layout.first_map(layers)), layout, self.is_nearest)
+        self.tables, self.loading = (
+            tables_of(placement_of(layout.first_map(layers)), layout, self.is_nearest) for _ in range(2)
+        )
+        """The maps of now, and those that the experts were loaded by."""
         self.window = Window(settings.window, layers, layout.slots)
         self.clock = VllmClock(settings.window, settings.interval)
         self.history: list[Rearrangement] = []

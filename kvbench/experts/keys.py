@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ..core.keys import Key
 
 LOADS = ("uniform", "zipf", "recorded")
-DRIFTS = ("none", "rotate", "jump")
+BY_STEP, BY_REQUEST = ("rotate", "jump"), ("tenant", "phase")
+DRIFTS = ("none", *BY_STEP, *BY_REQUEST)
 MODES = ("auto", "normal", "low-latency")
 REPLICAS = ("even", "nearest")
 POLICY_NAMES = (
@@ -58,9 +59,16 @@ EXPERT_KEYS: tuple[Key, ...] = (
         "str",
         "",
         "",
-        "part of the table, NAME/NAME; several, with commas, follow each other under drift",
+        "part of the table, NAME/NAME; several, with commas, follow each other under drift, or are dealt to tenants",
     ),
-    Key("experts.drift", "choice", "none", "", "popularity changes: slowly (rotate), at once (jump)", DRIFTS),
+    Key(
+        "experts.drift",
+        "choice",
+        "none",
+        "",
+        "popularity changes: slowly (rotate), at once (jump), or with who runs: each tenant or phase has its own",
+        DRIFTS,
+    ),
     Key("experts.drift_steps", "int", 2000, "steps", "from one popularity to the next", low=1),
     Key("experts.phases_differ", "bool", True, "", "prefill and decode have popularities of their own"),
     Key("experts.seed", "int", -1, "", "of popularities and of every step's choices; -1 is `seed`", low=-1),

@@ -13,8 +13,10 @@ from .balancer import Balancer
 from .keys import EplbSettings, LoadSettings
 from .layout import F64, I64, Layout
 from .popularity import DECODE, PREFILL, Popularity, Routing, inclusion
+from .tables import ExpertTables
 
 _SEED_OF_DRAWS = np.uint64(0xD1B54A32D192ED03)
+_SEED_OF_DOMAIN = np.uint64(0x8CB92BA72F3D8DD7)
 _KEPT_STAGES = 4
 
 
@@ -26,6 +28,7 @@ class StepRecords:
     mean, most           tokens of a device and of the fullest one, layers summed
     has_prefill          it had prompt tokens
     decision             decisions whose maps it has read (of the first layer)
+    saved_ns             by its map: what experts and exchanges would have taken longer under the map of loading
     loads                (devices,) tokens of each device, layers summed
     """
 
@@ -35,6 +38,7 @@ class StepRecords:
     most: list[float] = field(default_factory=list)
     has_prefill: list[bool] = field(default_factory=list)
     decision: list[int] = field(default_factory=list)
+    saved_ns: list[int] = field(default_factory=list)
     loads: list[I64] = field(default_factory=list)
 
 
@@ -45,6 +49,15 @@ class _Drawn:
     weights: F64
     sums: F64
     included: F64
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Of a step: (layers, experts) choices, and (ranks,) choices of the tokens of each rank's devices, one device."""
+
+    index: int
+    counts: I64
+    sent: F64
 
 
 @dataclass(frozen=True)
@@ -72,8 +85,10 @@ class Mixture:
         eplb: EplbSettings,
         seed: int,
         streams: Streams | None = None,
+        domains: int = 1,
     ) -> None:
-        self.streams = streams
+        """domains: of requests, whose tokens have popularities of their own; see `step`."""
+        self.streams, self.domains = streams, domains
         self.gains: dict[tuple[bool, str, str], tuple[int, float]] = {}
         """(with prefill, which streams, what decides) -> steps, ns saved."""
         self.routing, self.layout, self.ranks, self.exchange = routing, layout, ranks, exchange
@@ -96,66 +111,69 @@ class Mixture:
             self.balancer.place_static(self._expected())
 
     def _expected(self) -> F64:
-        """(layers, experts) loads of a window before the run: as many tokens of prefill as of decode."""
-        load = self._stage(0, PREFILL).included + self._stage(0, DECODE).included
-        return np.floor(load * 100_000.0)
+        """(layers, experts) loads of a window before the run: as many tokens of each phase and domain."""
+        kinds = [(domain, phase) for domain in range(self.domains) for phase in (PREFILL, DECODE)]
+        load = np.sum([self._stage(self.popularity.stage(0, d), phase).included for d, phase in kinds], axis=0)
+        return np.floor(load / self.domains * 100_000.0)
 
     def _stage(self, stage: int, phase: int) -> _Drawn:
         if (stage, phase) not in self._drawn:
-            while len(self._drawn) >= _KEPT_STAGES:
+            while len(self._drawn) >= max(_KEPT_STAGES, 2 * self.domains):
                 self._drawn.pop(next(iter(self._drawn)))
             weights = np.ascontiguousarray(self.popularity.weights(stage, phase))
             sums = weights.reshape(self.routing.layers, self.routing.groups, -1).sum(-1)
             self._drawn[stage, phase] = _Drawn(weights, sums, inclusion(weights, self.routing))
         return self._drawn[stage, phase]
 
-    def draw(self, step: int, tokens: tuple[int, int]) -> I64:
-        """(layers, experts) choices of this many prefill and decode tokens. The array is used again."""
+    def draw(self, step: int, tokens: I64) -> I64:
+        """(layers, experts) choices of a step's tokens. The array is used again.
+
+        tokens  (2, domains) prefill and decode tokens
+        """
         self._counts[:] = 0
-        stage = self.popularity.stage(step)
-        for phase in (PREFILL, DECODE):
-            if tokens[phase]:
-                drawn = self._stage(stage, phase)
-                state = np.array([_SEED_OF_DRAWS * np.uint64(1 + self._seed * 4 + phase)], np.uint64)
-                state[0] += np.uint64(step) * np.uint64(0x9E3779B97F4A7C15) * np.uint64(1 << 20 | 1)
-                draws.draw_counts(
-                    state,
-                    tokens[phase],
-                    self.routing.top_k,
-                    self.routing.group_limit,
-                    drawn.weights,
-                    drawn.sums,
-                    drawn.included,
-                    self._counts,
-                )
+        for phase, domain in np.argwhere(tokens).tolist():
+            drawn = self._stage(self.popularity.stage(step, domain), phase)
+            state = np.array([_SEED_OF_DRAWS * np.uint64(1 + self._seed * 4 + phase)], np.uint64)
+            state[0] += np.uint64(step) * np.uint64(0x9E3779B97F4A7C15) * np.uint64(1 << 20 | 1)
+            state[0] += np.uint64(domain) * _SEED_OF_DOMAIN
+            draws.draw_counts(
+                state,
+                int(tokens[phase, domain]),
+                self.routing.top_k,
+                self.routing.group_limit,
+                drawn.weights,
+                drawn.sums,
+                drawn.included,
+                self._counts,
+            )
         return self._counts
 
-    def step(self, index: int, now_ns: int, tokens: I64, terms: F64) -> tuple[int, int]:
+    def step(self, index: int, now_ns: int, tokens: I64, terms: F64, by_domain: I64 | None = None) -> tuple[int, int]:
         """One step of the instance.
 
-        tokens   (ranks, 2) prefill and decode tokens of each
-        terms    (ranks, 4) overwritten, see pricing
-        returns  ns of experts and exchanges that all wait for; ns of pause before the step
+        tokens     (ranks, 2) prefill and decode tokens of each
+        terms      (ranks, 4) overwritten, see pricing
+        by_domain  (2, domains) the same tokens, of all ranks; None: all are of one
+        returns    ns of experts and exchanges that all wait for; ns of pause before the step
         """
         with np.errstate(over="ignore"):
             pause = self.balancer.before_step(now_ns)
-            both = (int(tokens[:, PREFILL].sum()), int(tokens[:, DECODE].sum()))
-            counts = self.draw(index, both)
-            self._fill_slots(index, counts)
+            both = tokens.sum(0)
+            counts = self.draw(index, both[:, None] if by_domain is None else by_domain)
             mode = self.ranks.mode
             is_normal = both[PREFILL] > 0 if mode == "auto" else mode == "normal"
-            pricing.price_step(
-                self._of_slots,
-                tokens.sum(1) * (self.routing.top_k / self.ranks.tp),
-                self._prices(NORMAL if is_normal else LOW_LATENCY),
-                self.ranks.tp,
-                terms,
-                self._of_devices,
-                self._together,
-            )
+            work = _Work(index, counts, tokens.sum(1) * (self.routing.top_k / self.ranks.tp))
+            kernel = NORMAL if is_normal else LOW_LATENCY
+            before = 0.0
+            if self.balancer.history:
+                self._price(work, self.balancer.loading, self._prices(kernel, is_moving=False), terms)
+                before = float(self._together.sum())
+            self._price(work, self.balancer.tables, self._prices(kernel, self.balancer.is_moving), terms)
+        saved = round(before - float(self._together.sum())) if self.balancer.history else 0
+        has_prefill = bool(both[PREFILL] > 0)
         if self.streams is not None:
-            self._run_streams(self.streams, tokens, both[PREFILL] > 0, terms)
-        self._note(now_ns, pause, both[PREFILL] > 0)
+            self._run_streams(self.streams, tokens, has_prefill, terms)
+        self._note(now_ns, pause, has_prefill, saved)
         self.balancer.after_step(index, now_ns, self._of_slots, is_real=True)
         experts, exchange = round(float(self._together[0])), round(float(self._together[1]))
         self.experts_ns += experts
@@ -180,24 +198,26 @@ class Mixture:
                 terms[:, pricing.FIXED] -= gain.ns
                 self._together[1] = max(float(self._together[1]) - gain.ns, 0.0)
 
-    def _fill_slots(self, index: int, counts: I64) -> None:
-        t = self.balancer.tables
+    def _price(self, work: _Work, tables: ExpertTables, prices: F64, terms: F64) -> None:
+        """A step under a map: terms, tokens by slot and device, and what all wait for."""
         if self._is_nearest:
-            pricing.fill_nearest(counts, t.experts, t.served, self.layout.ranks, self._of_slots)
+            pricing.fill_nearest(work.counts, tables.experts, tables.served, self.layout.ranks, self._of_slots)
         else:
-            pricing.fill_slots(counts, t.experts, t.replica, t.replicas, index, self._of_slots)
+            args = (work.counts, tables.experts, tables.replica, tables.replicas)
+            pricing.fill_slots(*args, work.index, self._of_slots)
+        pricing.price_step(self._of_slots, work.sent, prices, self.ranks.tp, terms, self._of_devices, self._together)
 
-    def _prices(self, mode: int) -> F64:
+    def _prices(self, mode: int, is_moving: bool) -> F64:
         x = self.exchange
         pair = x.pair_bytes[mode]
-        if self.balancer.is_moving:  # the links carry weights too
+        if is_moving:  # the links carry weights too
             pair /= 1.0 - self.balancer.settings.async_share
         times = x.times
         return np.array(
             [times.token_ns, times.read_ns, x.activation, pair, times.dispatch_ns_per_byte, x.fixed_ns], np.float64
         )
 
-    def _note(self, now_ns: int, pause: int, has_prefill: bool) -> None:
+    def _note(self, now_ns: int, pause: int, has_prefill: bool, saved: int) -> None:
         r, of_devices = self.records, self._of_devices
         mean, most = of_devices.mean(1), of_devices.max(1)
         decisions = len([h for h in self.balancer.history if h.layers])
@@ -206,6 +226,7 @@ class Mixture:
         r.mean.append(float(mean.sum()))
         r.most.append(float(most.sum()))
         r.has_prefill.append(has_prefill)
+        r.saved_ns.append(saved)
         r.decision.append(decisions)
         r.loads.append(of_devices.sum(0).astype(np.int64))
         cell = self.by_layer[int(has_prefill), min(decisions, 1)]

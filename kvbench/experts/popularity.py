@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UsageError
-from .keys import LoadSettings
+from .keys import BY_STEP, LoadSettings
 from .layout import F64
 
 PREFILL, DECODE = 0, 1
@@ -54,11 +54,11 @@ class Popularity:
         self._bases = _bases(settings, routing)
         self._known: dict[tuple[int, int], F64] = {}
 
-    def stage(self, step: int) -> int:
-        """Weights are the same for all steps of a stage."""
+    def stage(self, step: int, domain: int = 0) -> int:
+        """Weights are the same for all steps of a stage; of requests of several domains each is a stage by itself."""
         drift, every = self.settings.drift, self.settings.drift_steps
-        if drift == "none":
-            return 0
+        if drift not in BY_STEP:
+            return domain
         return step * _STAGES // every if drift == "rotate" else step // every
 
     def weights(self, stage: int, phase: int) -> F64:

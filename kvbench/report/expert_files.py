@@ -11,7 +11,7 @@ from .experts import ExpertReport, expert_lines
 from .record import Section
 from .table import labelled
 
-STEP_HEAD = "step,begin_ms,length_ms,pause_ms,prefill,mean_tokens,most_tokens,balancedness,decision"
+STEP_HEAD = "step,begin_ms,length_ms,pause_ms,prefill,mean_tokens,most_tokens,balancedness,decision,saved_ms"
 MOVE_HEAD = "step,at_ms,balancedness_before,balancedness_after,experts_moved,bytes,pause_ms,ready_ms,layers,kept"
 RANK_HEAD = "rank,steps,busy_ms,wait_ms,dummy_ms,dummy_steps"
 
@@ -86,7 +86,7 @@ def experts_csv(report: ExpertReport) -> Iterator[str]:
         even = f"{s.mean / s.most:.6f}" if s.most else ""
         own = ",".join(map(str, loads))
         begin = f"{_engine(report, s.engine)}{s.step},{times}"
-        yield f"{begin},{int(s.has_prefill)},{s.mean:.3f},{s.most:.3f},{even},{s.decision},{own}\n"
+        yield f"{begin},{int(s.has_prefill)},{s.mean:.3f},{s.most:.3f},{even},{s.decision},{_ms(s.saved_ns)},{own}\n"
 
 
 def moves_csv(report: ExpertReport) -> Iterator[str]:

@@ -28,7 +28,10 @@ class RankRow:
 
 @dataclass(frozen=True)
 class StepRow:
-    """A step of the instance, its pause among its length. mean, most: tokens of a device, of the fullest."""
+    """A step of the instance, its pause among its length. mean, most: tokens of a device, of the fullest.
+
+    saved_ns   by its map, of what it would have taken under the map of loading
+    """
 
     step: int
     begin_ns: int
@@ -38,6 +41,7 @@ class StepRow:
     mean: float
     most: float
     decision: int
+    saved_ns: int = 0
     engine: int = 0
 
 
@@ -185,38 +189,26 @@ def _move_lines(r: ExpertReport) -> list[str]:
         f"{sum(m.num_bytes for m in moved) / 1e9:,.2f} GB; {pauses / 1e6:,.1f} ms of pauses "
         f"({_percent(pauses / max(r.step_ns, 1))} of the time)"
     ]
-    paid = payback(r) if r.instances == 1 else ""
-    if paid:
-        lines.append(paid)
-    return lines
+    return [*lines, payback(r)] if moved and r.instances == 1 else lines
 
 
 def payback(r: ExpertReport) -> str:
-    """How many steps until the first decision's pause was saved, by step times before and after it."""
-    done = next((m for m in r.moves if m.layers), None)
-    if done is None or done.step == 0:
-        return ""
-    before = [s for s in r.steps_of if s.decision == 0 and not s.has_prefill]
-    after = [s for s in r.steps_of if s.decision > 0 and not s.has_prefill]
-    if len(before) < 10 or len(after) < 10:
-        return "too few decode steps before or after the first decision to say when it pays"
-    saved = _per_token(before) - _per_token(after)
-    if saved <= 0:
-        return "the first decision does not pay: decode steps are no shorter after it"
-    steps = done.pause_ns / (saved * sum(s.mean for s in after) / len(after))
-    return (
-        f"decode steps of {_length(before) / 1e6:,.2f} ms before the first decision, {_length(after) / 1e6:,.2f} ms "
-        f"after it (medians); for equal tokens its pause is paid back after {steps:,.0f} steps"
+    """What the new maps have saved, on the very tokens of their steps, against what they cost; and from when on."""
+    net = np.cumsum([s.saved_ns - s.pause_ns for s in r.steps_of])
+    first = next((i for i, s in enumerate(r.steps_of) if s.decision > 0), len(net))
+    saved, cost = sum(s.saved_ns for s in r.steps_of), sum(s.pause_ns for s in r.steps_of)
+    each, sign = saved / max(len(net) - first, 1) / 1e3, saved >= 0
+    told = (
+        f"a step under a new map is {abs(each):,.0f} us {'shorter' if sign else 'longer'} than under that of loading: "
+        f"{abs(saved) / 1e6:,.1f} ms {'saved' if sign else 'lost'} in this run, for {cost / 1e6:,.1f} ms of pauses "
+        "and statistics"
     )
-
-
-def _length(steps: Sequence[StepRow]) -> float:
-    return float(np.median([s.length_ns - s.pause_ns for s in steps]))
-
-
-def _per_token(steps: Sequence[StepRow]) -> float:
-    """ns for each token of a device."""
-    return sum(s.length_ns - s.pause_ns for s in steps) / max(sum(s.mean for s in steps), 1.0)
+    if cost == 0:
+        return told
+    behind = np.flatnonzero(net[first:] < 0)
+    if first == len(net) or (behind.size and behind[-1] == len(net) - first - 1):
+        return told + "; not paid back"
+    return told + f"; paid back after {int(behind[-1]) + 1 if behind.size else 0:,} steps"
 
 
 def _percent(share: float) -> str:

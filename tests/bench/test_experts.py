@@ -16,6 +16,7 @@ from kvbench.bench.system import build_system
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
+from kvbench.experts.mixture import Mixture
 from kvbench.report.table import WIDTH, run_table
 
 pytestmark = pytest.mark.skipif(not PLAIN, reason="the same code; compiling all of it takes minutes")
@@ -151,6 +152,27 @@ def test_the_same_run_again_is_the_same_and_another_seed_is_not(balanced):
 
 def section_files(result):
     return next(section.files for section in result.record.sections if section.name == "ranks")
+
+
+def test_load_follows_the_tenants_of_the_requests_that_run(monkeypatch):
+    seen = []
+    step = Mixture.step
+
+    def checked(self, index, now, tokens, terms, by_domain=None):
+        seen.append(by_domain.sum(0).tolist())
+        assert by_domain.sum(1).tolist() == tokens.sum(0).tolist()
+        return step(self, index, now, tokens, terms, by_domain)
+
+    monkeypatch.setattr(Mixture, "step", checked)
+    for overlap in ("true", "false"):
+        result = run(
+            configured(*SPREAD, "experts.drift=tenant", "sharing.tenants=3", "num_prompts=12", f"overlap={overlap}")
+        )
+        assert "3 tenants with their own" in run_table(result.record).replace("\n             ", " ")
+    totals = np.sum(seen, axis=0)
+    assert np.all(totals > 0)
+    with pytest.raises(UsageError, match="all requests are of one tenant; set sharing"):
+        run(configured(*SPREAD, "experts.drift=tenant"))
 
 
 def test_the_command_tells_where_placing_anew_pays(capsys):

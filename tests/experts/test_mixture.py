@@ -72,6 +72,36 @@ def test_placing_anew_evens_the_devices_out(mode):
     assert share[1] == pytest.approx(last.after, abs=0.05)
 
 
+@pytest.mark.parametrize("replicas", ["even", "nearest"])
+@pytest.mark.parametrize("mode", ["static", "dynamic-sync", "dynamic-async"])
+def test_what_a_map_saves_is_the_time_of_the_same_steps_without_it(mode, replicas):
+    """Draws depend on seed and step alone: a run that never moves prices the same tokens under the map of loading."""
+    eplb = replace(DYNAMIC, replicas=replicas, collect_us=0.0)
+    off, on = mixture(replace(eplb, mode="off")), mixture(replace(eplb, mode=mode))
+    (plain, _), (moved, _) = run(off, 60, tokens=300), run(on, 60, tokens=300)
+    differs = [before - after for (before, _), (after, _) in zip(plain, moved, strict=True)]
+    assert on.records.saved_ns == pytest.approx(differs, abs=2)
+    assert sum(differs) > 0
+    assert off.records.saved_ns == [0] * 60
+
+
+def test_requests_of_two_domains_have_popularities_of_their_own():
+    load = LoadSettings(exponent=1.5, drift="tenant")
+    one, two = (
+        Mixture(Routing(3, 16, 2), Layout(16, 16, 4), Ranks(4, 1), exchange(), load, OFF, 7, domains=n) for n in (1, 2)
+    )
+    tokens, terms = np.tile([5, 400], (4, 1)), np.zeros((4, 4))
+    first = np.array([[20, 0], [1600, 0]])
+    assert one.step(0, 0, tokens, terms) == two.step(0, 0, tokens, terms, first)
+    alone = two._counts.copy()
+    two.step(1, 0, tokens, terms, np.array([[0, 20], [0, 1600]]))
+    assert two._counts.sum(1).tolist() == [3240] * 3
+    assert np.abs(two._counts - alone).sum() > 1620  # other experts are hot
+    two.step(2, 0, tokens, terms, np.array([[10, 10], [800, 800]]))
+    assert two._counts.sum(1).tolist() == [3240] * 3
+    assert two._counts.max() < alone.max()
+
+
 def test_a_synchronous_decision_pauses_everybody_once():
     m = mixture(DYNAMIC)
     found, _ = run(m, 12)
