@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import count, repeat
 
 import numpy as np
 
@@ -152,8 +153,8 @@ def expert_report(simulation: LockstepSimulation) -> ExpertReport:
 def _step_rows(simulation: ExpertSimulation, i: int) -> list[StepRow]:
     r = simulation.mixtures[i].records
     lengths = simulation.step_lengths(i).tolist()
-    columns = zip(r.begin_ns, lengths, r.pause_ns, r.has_prefill, r.mean, r.most, r.decision, r.saved_ns, strict=False)
-    return [StepRow(n, *row, i) for n, row in enumerate(columns)]
+    columns = (r.begin_ns, lengths, r.pause_ns, r.has_prefill, r.mean, r.most, r.decision, r.saved_ns)
+    return [StepRow(*row) for row in zip(count(), *columns, repeat(i), strict=False)]
 
 
 def _move_rows(mixture: Mixture, i: int) -> list[MoveRow]:
