@@ -6,8 +6,9 @@ from ..core.config import DEFAULTS, Config
 from ..core.errors import UsageError
 from ..core.units import NS_PER_MS, NS_PER_S
 from ..costs.deployment import Deployment
+from ..costs.kv_format import token_bytes
 from ..costs.memory import MemoryBudget
-from ..costs.models import kv_heads_per_rank
+from ..costs.models import KV_BYTES, kv_heads_per_rank
 from ..scheduler.presets import find_preset
 from ..tiers.rules import PRESET_RULES, HostLink, LinkRules, StoreRules, TierRules, fragments_of
 
@@ -59,7 +60,8 @@ def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> 
                     f"{config.where[name]}: storage lies behind a host; set tiers.host.ratio, blocks or bytes, too"
                 )
         return TierRules()
-    blocks = _host_blocks(config, budget)
+    block_bytes = _block_bytes(config, deployment, budget)
+    blocks = _host_blocks(config, budget, block_bytes["host"])
     model, layout = deployment.model, config["tiers.host.layout"]
     heads = kv_heads_per_rank(model, deployment.tp)
     is_selective = config["tiers.host.write"] == "write_through_selective"
@@ -75,19 +77,33 @@ def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> 
         load=config["tiers.host.load"],
         min_load_tokens=config["tiers.host.min_load_tokens"],
         layers=model.num_layers,
-        block_bytes=budget.block_bytes,
+        block_bytes=block_bytes["host"],
         block_fragments=fragments_of(layout, config["block_tokens"], model.num_layers, heads, model.mla is not None),
         slowdown=config["tiers.slowdown"],
         host_link=_host_link(config, deployment),
-        store=_store(config, deployment, budget),
+        store=_store(config, deployment, block_bytes["storage"]),
     )
 
 
-def _store(config: Config, deployment: Deployment, budget: MemoryBudget) -> StoreRules:
+def _block_bytes(config: Config, deployment: Deployment, budget: MemoryBudget) -> dict[str, int]:
+    """Tier -> bytes of a device's block in the tier's type. UsageError: a type is wider than that of the tier above."""
+    above, found = config["kv_dtype"], {}
+    for name in ("host", "storage"):
+        key = f"tiers.{name}.kv_dtype"
+        own = above if config[key] == "auto" else config[key]
+        if KV_BYTES[own] > KV_BYTES[above]:
+            raise UsageError(f"{config.where[key]}: {key} = {own} is wider than {above}, that of the tier above")
+        narrow = token_bytes(deployment.model, own, deployment.tp) * config["block_tokens"]
+        found[name] = int(budget.block_bytes) if own == config["kv_dtype"] else narrow
+        above = own
+    return found
+
+
+def _store(config: Config, deployment: Deployment, bytes_of_rank: int) -> StoreRules:
     """Storage keeps one copy of what every device of the engine has: their shares, or a latent once."""
     s = config.section("tiers.storage")
     ranks = 1 if deployment.model.mla is not None else deployment.tp
-    block_bytes = int(budget.block_bytes) * ranks
+    block_bytes = bytes_of_rank * ranks
     if s["blocks"] and s["bytes"]:
         raise UsageError(
             f"{config.where['tiers.storage.bytes']}: tiers.storage.blocks and tiers.storage.bytes both say how large "
@@ -126,7 +142,12 @@ def tier_notes(config: Config) -> tuple[str, ...]:
     if not has_tiers(config):
         return ()
     names = [name for name in ("host", "storage") if config[f"tiers.{name}.state"] != "cold"]
+    types = {config[f"tiers.{name}.kv_dtype"] for name in ("host", "storage")} - {"auto", config["kv_dtype"]}
     return tuple(
+        f"tiers hold KV as {name}: a hit from there is not what was computed; kvbench kernels --experiment kv-type "
+        "measures by how much"
+        for name in sorted(types)
+    ) + tuple(
         f"tiers.{name}.state = {config[f'tiers.{name}.state']}: what lies there at t = 0 was never computed in this "
         "run, so its hits stand for a second visit"
         for name in names
@@ -144,7 +165,7 @@ def _state(config: Config, key: str) -> str:
     return "cold" if warms_up and config[key] == "warm" else str(config[key])
 
 
-def _host_blocks(config: Config, budget: MemoryBudget) -> int:
+def _host_blocks(config: Config, budget: MemoryBudget, block_bytes: int) -> int:
     given = [name for name in _SIZES if config[name]]
     where = config.where[given[0]]
     if len(given) > 1:
@@ -159,14 +180,12 @@ def _host_blocks(config: Config, budget: MemoryBudget) -> int:
     if config["batching"] == "static" or config["cache.copy_on_write"] or config["cache.allocation"] != "paged":
         raise UsageError(f"{where}: a tier works with continuous batching over paged blocks, without copy on write")
     if given[0] == "tiers.host.ratio":
-        blocks = int(config["cache.blocks"] * config["tiers.host.ratio"])
+        blocks = int(config["cache.blocks"] * config["tiers.host.ratio"] * int(budget.block_bytes) / block_bytes)
     else:
         size = config[given[0]]
-        blocks = size if given[0] == "tiers.host.blocks" else int(size // budget.block_bytes)
+        blocks = size if given[0] == "tiers.host.blocks" else int(size // block_bytes)
     if blocks < 1:
-        raise UsageError(
-            f"{where}: {given[0]} = {config[given[0]]} is less than a block ({budget.block_bytes:,} bytes)"
-        )
+        raise UsageError(f"{where}: {given[0]} = {config[given[0]]} is less than a block ({block_bytes:,} bytes)")
     return blocks
 
 

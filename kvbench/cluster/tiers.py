@@ -71,7 +71,7 @@ def tier_counters(engines: Sequence[Engine], settings: EngineSettings) -> TierCo
     return TierCounters(
         host_blocks=sum(int(t.host.content.size) - 1 for t in tiered),
         block_tokens=settings.block_tokens,
-        block_bytes=int(tiered[0].block_bytes),
+        block_bytes=settings.cache.block_bytes,
         written=int(host[WRITTEN]),
         refused=int(host[REFUSED]),
         evicted=int(host[EVICTED]),

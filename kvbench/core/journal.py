@@ -122,6 +122,7 @@ class TierCounters:
 
     written, refused, evicted, loaded   blocks: given a slot on the host for a copy, offered and given none, evicted
                  from the host, brought back to the device
+    block_bytes  of the device
     bytes_*, busy_*   of the link between device and host, and the time it needs for them; down: copies out
     break_even, break_even_tokens, fetched, lost   see engine.break_even
     asked, arrived, truncated, stored   blocks that prefetches asked storage for, that came, that they ended without;

@@ -35,6 +35,7 @@ def run_tasks(
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "(?s).*still being processed by the workers", UserWarning)  # after Ctrl-C
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)  # idle; it is replaced
         if jobs != 1 or backend != "loky":
             stack.enter_context(_backend(joblib, backend, address, stack))
         # Ray's backend gives everything at the end; files are written by the workers all the same.

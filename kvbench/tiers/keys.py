@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..core.keys import Key
+from ..costs.models import KV_BYTES
 from .rules import HOST_EVICTION, LAYOUTS, LOADS, PRESET_RULES, STATES, STOP_POLICIES, WRITE_POLICIES
 
+KV_TYPES = ("auto", *KV_BYTES)
 _SHARING = ("fifo", "fair")
 
 TIER_KEYS: tuple[Key, ...] = (
@@ -27,6 +29,7 @@ TIER_KEYS: tuple[Key, ...] = (
     ),
     Key("tiers.host.blocks", "int", 0, "blocks", "host memory; 0 = by ratio or bytes", low=0, high=1e9),
     Key("tiers.host.bytes", "int", 0, "bytes", "host memory of a device; 0 = by ratio or blocks", low=0, high=1e15),
+    Key("tiers.host.kv_dtype", "choice", "auto", "", "of KV on the host; auto = the device's", KV_TYPES),
     Key("tiers.host.state", "choice", "cold", "", "what lies on the host when the run starts", STATES),
     Key("tiers.host.write", "choice", "auto", "", "when a block is copied to the host", ("auto", *WRITE_POLICIES)),
     Key("tiers.host.min_offers", "int", 2, "", "write_through_selective: offers from which a block is copied", low=2),
@@ -53,6 +56,7 @@ TIER_KEYS: tuple[Key, ...] = (
         high=1e9,
     ),
     Key("tiers.storage.bytes", "int", 0, "bytes", "storage behind the host; 0 = by blocks, or none", low=0, high=1e15),
+    Key("tiers.storage.kv_dtype", "choice", "auto", "", "of KV in storage; auto = the host's", KV_TYPES),
     Key("tiers.storage.state", "choice", "cold", "", "what lies in storage when the run starts", STATES),
     Key("tiers.storage.eviction", "choice", "lru", "", "who leaves storage first", HOST_EVICTION),
     Key("tiers.storage.batch_blocks", "int", 128, "blocks", "in one transfer from or to storage", low=1),

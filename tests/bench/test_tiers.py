@@ -26,6 +26,8 @@ from .test_run import configured, run
         (("tiers.host.ratio=1", "device=gb200"), "a tier needs a link"),
         (("tiers.host.ratio=1", "cache.kind=none"), "set cache.kind = hash or radix"),
         (("tiers.host.ratio=1", "tiers.host.blocks=9"), "leave one out"),
+        (("tiers.host.ratio=1", "kv_dtype=fp8", "tiers.host.kv_dtype=bf16"), "wider than fp8"),
+        (("tiers.host.ratio=1", "tiers.host.kv_dtype=int4", "tiers.storage.kv_dtype=fp8"), "wider than int4"),
         (("tiers.host.ratio=1", "cache.backup=true"), "leave cache.backup out"),
         (("tiers.host.ratio=1", "batching=static"), "continuous batching"),
         (("tiers.host.ratio=1", "tiers.host.write=write_back", "tiers.host.closed=yes"), "before those that they"),
@@ -45,6 +47,27 @@ def test_rules_are_those_of_the_engine(preset, load, closed):
     assert rules.layers == 32
     assert rules.block_fragments == 64
     assert system.config["tiers.host.load"] == load
+
+
+def test_a_tier_may_hold_kv_in_fewer_bits():
+    """The same memory holds more blocks, links carry fewer bytes, and the run says what such a hit is not."""
+    one = ("tiers.host.ratio=2", "cache.blocks=500", "tiers.storage.bytes=3000000000")
+    wide, narrow = (build_system(configured(*one, *more).config) for more in ((), ("tiers.host.kv_dtype=int4",)))
+    assert wide.settings.tiers.block_bytes == wide.settings.cache.block_bytes == 2 << 20
+    assert narrow.settings.cache.block_bytes == 2 << 20
+    rules = narrow.settings.tiers
+    assert rules.block_bytes == rules.store.block_bytes == (2 << 20) * 18 // 64  # 4 bits, and 16 for each 32 channels
+    assert rules.host_blocks == 1000 * 64 // 18
+    assert rules.store.blocks == 3_000_000_000 // rules.block_bytes
+    mixed = build_system(configured(*one, "tiers.host.kv_dtype=fp8", "tiers.storage.kv_dtype=int4").config)
+    assert mixed.settings.tiers.block_bytes == 1 << 20
+    assert mixed.settings.tiers.store.block_bytes == rules.block_bytes
+    requests = ("num_prompts=30", "sharing.groups=3", "sharing.prefix=2000", "cache.blocks=300")
+    found = [run(configured("tiers.host.ratio=4", *requests, *more)) for more in ((), ("tiers.host.kv_dtype=fp8",))]
+    written = [r.record.summary["write_amplification"] for r in found]
+    assert 0 < written[1] < 0.6 * written[0]
+    assert any("tiers hold KV as fp8" in text for text in found[1].record.notes)
+    assert not any("tiers hold KV" in text for text in found[0].record.notes)
 
 
 def test_without_a_size_there_is_no_tier():
