@@ -131,7 +131,7 @@ def test_one_wrong_number_of_a_load_balancer_is_found(component):
 def test_one_wrong_value_is_found_where_it_is(component):
     recording = load(ONE_EACH[component])
     number = len(recording.rows) // 2
-    while not recording.rows[number].get("out"):
+    while all(_change(value) is None for value in recording.rows[number].get("out", {}).values()):
         number += 1
     changed = spoiled(recording, number)
     verdict = verify(changed)
