@@ -74,6 +74,22 @@ METRICS: dict[str, Metric] = {
     "predicted_error": Metric("tokens", may_lack=True),
     "against_belief": Metric("share of requests", may_lack=True),
     "hit_rate_routed": Metric(_PROMPTS, may_lack=True),
+    "fetch_wait": Metric("s", LOWER, may_lack=True),
+    "fetch_exposed_in_steps": Metric("s", LOWER, may_lack=True),
+    "slowed_by_copies": Metric("s", LOWER, may_lack=True),
+    "hits_lost": Metric("sequences", LOWER, may_lack=True),
+    "write_amplification": Metric("bytes written per byte of new KV", LOWER, may_lack=True),
+    "prefetch_wasted": Metric("blocks", LOWER, may_lack=True),
+    "transfer_p50": Metric("ms", LOWER, may_lack=True),
+    "transfer_p99": Metric("ms", LOWER, may_lack=True),
+    "transfers_retried": Metric("transfers", LOWER, may_lack=True),
+    "transfers_failed": Metric("transfers", LOWER, may_lack=True),
+    "held_mean": Metric("ms", LOWER, may_lack=True),
+    "held_p99": Metric("ms", LOWER, may_lack=True),
+    "stranded_mean": Metric("bytes", LOWER, may_lack=True),
+    "stranded_peak": Metric("bytes", LOWER, may_lack=True),
+    "output_tokens_per_device": Metric("tokens/s", HIGHER, may_lack=True),
+    "goodput_per_device": Metric("sequences/s", HIGHER, may_lack=True),
 }
 
 Number = float | int | None

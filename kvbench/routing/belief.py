@@ -13,6 +13,7 @@ from ..prefix.chain_hash import root_hash
 from ..prefix.keys import fill_keys
 from . import block_view, holder_tree
 from .by_load import count
+from .choose import num_accepting, open_decision
 from .late import catch_up, forget_late
 from .router import LOST, OWN, REMOVED, SENT, STORED, TRUTH
 
@@ -52,6 +53,17 @@ def look_up(router, seqs, seq):
             cached[port] = max(cached[port], told[rank])
     for i in range(cached.size):
         cached[i] *= router.rules.block_tokens
+
+
+@jit
+def knows_where(router, seqs, seq, now):
+    """A decision begins, and `cached` holds what of the prompt lies where. False: no engine takes requests."""
+    open_decision(router, seqs, seq, now)
+    refresh(router, now)
+    if num_accepting(router) == 0:
+        return False
+    look_up(router, seqs, seq)
+    return True
 
 
 @jit
@@ -102,5 +114,5 @@ def learn(router, seqs, event, subject, engine, now):
 
 def hear(router, seqs, event, subject, engine, now):
     """Of a policy that keeps nothing beside its belief."""
-    count(router, seqs, event, subject, engine)
+    count(router, seqs, event, subject, engine, now)
     learn(router, seqs, event, subject, engine, now)

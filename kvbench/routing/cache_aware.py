@@ -16,7 +16,7 @@ from ..core.jit import jit
 from . import holder_tree
 from .belief import learn, look_up, predict, prompt_keys, refresh, root_of
 from .by_load import count
-from .choose import least, load_of, num_accepting, turn_to
+from .choose import least, load_of, num_accepting, open_decision
 from .holder_tree import CREATOR, HOLDERS, NO_HOLDER
 from .router import NO_ENGINE, OWN, SENT
 
@@ -25,7 +25,7 @@ _TOUCH_EVERY = 8
 
 
 def route(router, seqs, seq, now):
-    turn_to(router, seqs, seq)
+    open_decision(router, seqs, seq, now)
     refresh(router, now)
     if num_accepting(router) == 0:
         return NO_ENGINE
@@ -97,7 +97,7 @@ def _who_has_most(router, seqs, seq):
 
 def hear(router, seqs, event, subject, engine, now):
     """A new leaf has the tick of its coming, what else the engine did not hold has none yet."""
-    count(router, seqs, event, subject, engine)
+    count(router, seqs, event, subject, engine, now)
     if router.rules.belief == OWN and event == SENT:
         n = prompt_keys(router, seqs, subject)
         tree, port = router.tree, router.base + engine

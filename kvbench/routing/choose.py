@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inline, jit
+from . import sent_lately
 from .router import HELD_TOKENS, KV_ALL, KV_USED, NO_ENGINE
 
 
@@ -12,6 +13,14 @@ from .router import HELD_TOKENS, KV_ALL, KV_USED, NO_ENGINE
 def turn_to(router, seqs, seq):
     """Of several routers, that of a sequence: requests go to them in turn."""
     router.base = seqs.request[seq] % router.rules.routers * router.rules.num_engines
+
+
+@inline
+def open_decision(router, seqs, seq, now):
+    """Before every decision: whose turn it is, and what counts no more."""
+    turn_to(router, seqs, seq)
+    if router.rules.window_ns > 0:
+        sent_lately.forget(router, now)
 
 
 @jit

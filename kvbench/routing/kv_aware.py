@@ -15,12 +15,12 @@ from ..core.jit import jit
 from . import holder_tree
 from .belief import learn, look_up, predict, prompt_keys, refresh, root_of
 from .by_load import count
-from .choose import draw, draw_least, num_accepting, turn_to
+from .choose import draw, draw_least, num_accepting, open_decision
 from .router import ENDED, IN_FLIGHT, NO_ENGINE, OUTPUT_BLOCK, PENDING_TOKENS, SENT
 
 
 def route(router, seqs, seq, now):
-    turn_to(router, seqs, seq)
+    open_decision(router, seqs, seq, now)
     refresh(router, now)
     if num_accepting(router) == 0:
         return NO_ENGINE
@@ -100,7 +100,7 @@ def _exp_weight(x):
 
 def hear(router, seqs, event, subject, engine, now):
     """Live requests hold their blocks from the decision to the end."""
-    count(router, seqs, event, subject, engine)
+    count(router, seqs, event, subject, engine, now)
     port = router.base + engine
     if event == SENT:
         n = prompt_keys(router, seqs, subject)

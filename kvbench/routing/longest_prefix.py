@@ -6,17 +6,14 @@ source: vLLM's production stack, prefixaware, which counts characters in chunks 
 
 from __future__ import annotations
 
-from .belief import look_up, predict, refresh
-from .choose import draw_least, least, num_accepting, turn_to
+from .belief import knows_where, predict
+from .choose import draw_least, least
 from .router import NO_ENGINE
 
 
 def route(router, seqs, seq, now):
-    turn_to(router, seqs, seq)
-    refresh(router, now)
-    if num_accepting(router) == 0:
+    if not knows_where(router, seqs, seq, now):
         return NO_ENGINE
-    look_up(router, seqs, seq)
     most = 0
     for engine in range(router.cost.size):
         router.cost[engine] = -router.cached[engine]

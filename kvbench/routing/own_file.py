@@ -2,8 +2,8 @@
 
 NAME(load, cached, accepts, prompt_tokens, session, now) -> engine
 
-load      (engines, 8) columns as in router.py: in flight, pending tokens, held tokens (the router's own count), then
-          requests, waiting, queued tokens, KV blocks used, KV blocks (as reported)
+load      (engines, 9) columns as in router.py: in flight, pending tokens, held tokens (the router's own count), then
+          requests, waiting, queued tokens, KV blocks used, KV blocks (as reported), and requests sent lately
 cached    (engines,) leading tokens of the prompt that each engine is believed to have, see router.belief
 accepts   (engines,) 1 = takes requests
 session   its number, -1 = none. now: ns
@@ -22,17 +22,13 @@ from numba import njit
 from ..core.errors import UsageError
 from ..core.jit import PLAIN
 from ..core.own_file import load_file, one_line
-from .belief import look_up, predict, refresh
-from .choose import num_accepting, turn_to
+from .belief import knows_where, predict
 from .router import BAD_CHOICE, CHOOSE_FUNCTION, LOAD_COLUMNS, NO_ENGINE
 
 
 def route(router, seqs, seq, now):
-    turn_to(router, seqs, seq)
-    refresh(router, now)
-    if num_accepting(router) == 0:
+    if not knows_where(router, seqs, seq, now):
         return NO_ENGINE
-    look_up(router, seqs, seq)
     choose, base, n = router.choose, router.base, router.accepts.size
     session = router.session[seqs.request[seq]]
     engine = choose(router.load[base : base + n], router.cached, router.accepts, seqs.prompt[seq], session, now)

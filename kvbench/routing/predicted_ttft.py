@@ -7,15 +7,13 @@ with load as it is now, this is the oracle. The queue of an instance is spread o
 from __future__ import annotations
 
 from ..core.jit import jit
-from .belief import look_up, predict, refresh
-from .choose import turn_to
+from .belief import knows_where, predict
 from .router import NO_ENGINE, PREFILL_STEP
 
 
 def route(router, seqs, seq, now):
-    turn_to(router, seqs, seq)
-    refresh(router, now)
-    look_up(router, seqs, seq)
+    if not knows_where(router, seqs, seq, now):
+        return NO_ENGINE
     best, least_ns = NO_ENGINE, 0
     for engine in range(router.accepts.size):
         if router.accepts[engine] == 1:
@@ -24,8 +22,7 @@ def route(router, seqs, seq, now):
             ns = prefill_ns(router.prefill_ns, engine, queued + uncached)
             if best == NO_ENGINE or ns < least_ns:
                 best, least_ns = engine, ns
-    if best != NO_ENGINE:
-        predict(router, seqs, seq, best)
+    predict(router, seqs, seq, best)
     return best
 
 

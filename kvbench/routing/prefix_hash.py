@@ -11,7 +11,7 @@ import numpy as np
 from ..core.jit import jit
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import key_at
-from .choose import least, load_of, num_accepting, turn_to
+from .choose import least, load_of, num_accepting, open_decision
 from .router import NO_ENGINE
 from .sessions import on_ring
 
@@ -20,7 +20,7 @@ _POINT_MASK = (1 << 63) - 1
 
 
 def route(router, seqs, seq, now):
-    turn_to(router, seqs, seq)
+    open_decision(router, seqs, seq, now)
     blocks = min(seqs.prompt[seq], router.rules.prefix_tokens) // router.rules.block_tokens
     if blocks == 0:  # nothing to know it by
         return least(router)

@@ -27,15 +27,16 @@ BAD_CHOICE = -2
 UNKNOWN = -1
 """The router has no idea of what is cached."""
 
-# Columns of Router.load. The first three the router counts itself; the others are reported to it.
-IN_FLIGHT, PENDING_TOKENS, HELD_TOKENS, REQUESTS, WAITING, QUEUED_TOKENS, KV_USED, KV_ALL = range(8)
-LOAD_COLUMNS = 8
+# Columns of Router.load. The first three and the last the router counts itself; the others are reported to it.
+IN_FLIGHT, PENDING_TOKENS, HELD_TOKENS, REQUESTS, WAITING, QUEUED_TOKENS, KV_USED, KV_ALL, SENT_LATELY = range(9)
+LOAD_COLUMNS = 9
 # IN_FLIGHT       requests that it has sent there and that have not ended
 # PENDING_TOKENS  of those without a first token: prompt tokens beyond what it believed cached
 # HELD_TOKENS     of all of them: prompt tokens
 # REQUESTS        waiting or running there, whoever sent them. WAITING: without a place in the batch
 # QUEUED_TOKENS   prompt tokens of these that are not computed yet, as the engine knows it
 # KV_USED, KV_ALL blocks that sequences hold, and all of them
+# SENT_LATELY     requests that it has sent there within router.window_s, where load_by = rate; its own count too
 
 # What `hear` is told. Typed, since every literal would compile a callee of its own.
 SENT, FIRST_TOKEN, ENDED, OUTPUT_BLOCK, STORED, REMOVED, LOST = np.arange(7)
@@ -76,6 +77,8 @@ class RouterRules:
     routers: "i8"
     block_tokens: "i8"
     load_column: "i8"
+    window_ns: "i8"
+    counts_each_set: "b1"
     queue_column: "i8"
     assign: "i8"
     belief: "i8"
@@ -108,7 +111,7 @@ class Router:
     port         (m,) place of an engine among the n: its own number, or that of its instance
 
     accepts      (n,) 1 = takes requests; one may be drained, dead, or not there yet
-    load         (r x n, 8) see LOAD_COLUMNS; whoever reports calls `report`
+    load         (r x n, 9) see LOAD_COLUMNS; whoever reports calls `report`
     as_of        (n,) ns: when the reported columns were true
     truth        (n,) tokens of the sequence in question that are cached on each engine now, where wants_truth is set
     wants_load   the reported columns are wanted as they are now, before every decision
@@ -120,7 +123,9 @@ class Router:
     best         the same of the engine that has most, of those that take requests; UNKNOWN
     cached       (n,) the same of every engine, as looked up last. told: (m,) by the events of each rank
     booked       (s,) tokens that a sequence has in PENDING_TOKENS
-    turns        (r,) decisions so far
+    turns        (r,) decisions so far. sets: (num_sets of them, 2) a set of engines that took requests, by a hash, and
+                 decisions with just these, where the counter is one for each set
+    sends        (num_sends of them from first_send on, 2) ns and place of what was sent within the window
     random       state of its generator
     session      (requests,) number of the session's key, NONE = no session. session_point: (keys,) on the ring
     home         (r x keys,) engine of a session that sticks; NO_ENGINE = none yet
@@ -161,6 +166,11 @@ class Router:
     told: "i8[::1]"
     booked: "i8[::1]"
     turns: "i8[::1]"
+    sets: "i8[:,::1]"
+    num_sets: "i8"
+    sends: "i8[:,::1]"
+    first_send: "i8"
+    num_sends: "i8"
     random: "u8"
     session: "i8[::1]"
     session_point: "i8[::1]"
@@ -209,6 +219,6 @@ def report(router, engine, requests, waiting, queued_tokens, kv_used, kv_all):
 def forget_report(router, port):
     """What was reported of a place is out of date."""
     for place in range(port, router.load.shape[0], router.rules.num_engines):
-        for column in range(REQUESTS, LOAD_COLUMNS):
+        for column in range(REQUESTS, SENT_LATELY):
             router.load[place, column] = 0
     router.truth[port] = 0

@@ -11,17 +11,14 @@ source: llm-d's router (endpoint picker of the Gateway API inference extension),
 from __future__ import annotations
 
 from ..core.jit import jit
-from .belief import look_up, predict, refresh
-from .choose import draw_least, num_accepting, turn_to
+from .belief import knows_where, predict
+from .choose import draw_least
 from .router import IN_FLIGHT, KV_ALL, KV_USED, NO_ENGINE, WAITING
 
 
 def route(router, seqs, seq, now):
-    turn_to(router, seqs, seq)
-    refresh(router, now)
-    if num_accepting(router) == 0:
+    if not knows_where(router, seqs, seq, now):
         return NO_ENGINE
-    look_up(router, seqs, seq)
     rules, load, cost, base = router.rules, router.load, router.cost, router.base
     bt = rules.block_tokens
     whole = max(seqs.prompt[seq] // bt * bt, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.jit import inline, jit
 from .by_load import count
-from .choose import accepting, least, num_accepting, turn_to
+from .choose import accepting, least, num_accepting, open_decision
 from .ring import ring_place
 from .router import ENDED, NO_ENGINE, RING, SENT, STICKY
 
@@ -16,7 +16,7 @@ def route(router, seqs, seq, now):
              moves nearly all keys. sticky: its policy manual, with the least loaded worker for a new key (min_load);
              sticky-fewest: with the one that has the fewest keys in flight (min_group)
     """
-    turn_to(router, seqs, seq)
+    open_decision(router, seqs, seq, now)
     session = router.session[seqs.request[seq]]
     if session < 0:
         return least(router)
@@ -66,7 +66,7 @@ def fewest(router):
 
 def hear(router, seqs, event, subject, engine, now):
     """A session is in flight where its last request went, until all of them have ended."""
-    count(router, seqs, event, subject, engine)
+    count(router, seqs, event, subject, engine, now)
     if (event != SENT and event != ENDED) or router.session[seqs.request[subject]] < 0:
         return
     key, base = _key(router, router.session[seqs.request[subject]]), router.base

@@ -59,9 +59,17 @@ class RouterSettings:
     load_by: str = rule(
         "requests",
         "",
-        "what load is: requests, prompt tokens not computed yet, or the share of KV in use",
-        ("requests", "queued-tokens", "kv"),
+        "what load is: requests, prompt tokens not computed yet, share of KV in use, or requests a second",
+        ("requests", "queued-tokens", "kv", "rate"),
         of=_BY_LOAD,
+    )
+    window_s: float = rule(60.0, "s", "in which requests are counted for load_by = rate", low=0.001, of=_BY_LOAD)
+    counter: str = rule(
+        "one",
+        "",
+        "of turns: one (SGLang), or each-set: one for each set of engines to choose from (production stack)",
+        ("one", "each-set"),
+        of=("round-robin",),
     )
     belief: str = rule(
         "auto",
@@ -158,6 +166,16 @@ def check_router(
                 f"{place}: router.{name} has no effect while router.belief is {belief_of(settings)}; "
                 f"set router.belief = {belief}"
             )
+    if "window_s" in where and settings.load_by != "rate":
+        raise UsageError(
+            f"{where['window_s']}: router.window_s has no effect while router.load_by is {settings.load_by}; "
+            "set router.load_by = rate"
+        )
+    if settings.load_by == "rate" and load_of(settings) != "own" and policy in _BY_LOAD:
+        raise UsageError(
+            f"{where.get('load', 'router')}: router.load_by = rate is what the router itself has sent; no engine "
+            "reports it; set router.load = own"
+        )
     if policy == "session" and not has_sessions:
         raise UsageError(
             "router.policy = session needs requests of sessions, and this workload has none; "

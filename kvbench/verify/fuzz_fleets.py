@@ -20,10 +20,14 @@ MOST_ENGINES = 5
 MOST_INCIDENTS = 6
 SPAN_NS = 150_000
 """In which they happen; a step takes a microsecond or a few."""
+FEW_REQUESTS = 40
+"""Of so many; of more there are more, in a longer time."""
 NS_PER_MS = 1_000_000
 
 
-def draw_fleet(rng: Generator, number: int, settings: EngineSettings, tables: CostTables) -> Fleet:
+def draw_fleet(
+    rng: Generator, number: int, settings: EngineSettings, tables: CostTables, num_requests: int = FEW_REQUESTS
+) -> Fleet:
     """Engines with the rules of `settings` and memory of their own; rounds go through the policies in turn."""
 
     def one_of(*values: Any) -> Any:
@@ -34,26 +38,26 @@ def draw_fleet(rng: Generator, number: int, settings: EngineSettings, tables: Co
     for _ in range(num):
         cache = replace(settings.cache, num_blocks=int(rng.integers(LEAST_BLOCKS, MOST_BLOCKS + 1)))
         members.append(Member(replace(settings, cache=cache), tables))
-    incidents = draw_incidents(rng, num)
+    incidents = draw_incidents(rng, num, -(-num_requests // FEW_REQUESTS))
     router = _router(one_of, [*POLICIES][number % len(POLICIES)], int(rng.integers(0, 1 << 31)))
     return Fleet(tuple(members), router, incidents=incidents, sends_again=one_of(False, True))
 
 
-def draw_incidents(rng: Generator, num_engines: int) -> tuple[Incident, ...]:
-    """None, or some, at any time."""
+def draw_incidents(rng: Generator, num_engines: int, times: int = 1) -> tuple[Incident, ...]:
+    """None, or some, at any time. times: as many, in as long."""
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(0, len(values)))]
 
     return tuple(
         Incident(
-            at_ns=int(rng.integers(0, SPAN_NS)),
+            at_ns=int(rng.integers(0, SPAN_NS * times)),
             engine=int(rng.integers(0, num_engines)),
             kind=one_of("restart", "restart", "drain", "add", "slow"),
             down_ns=one_of(0, 1, 4_000, 60_000),
             factor=one_of(0.5, 3.0),
         )
-        for _ in range(one_of(0, 1, 3, MOST_INCIDENTS))
+        for _ in range(times * one_of(0, 1, 3, MOST_INCIDENTS))
     )
 
 
@@ -67,7 +71,9 @@ def _router(one_of: Any, policy: str, seed: int) -> RouterSettings:
         hash_us_per_token=one_of(0.0, 0.003),
         refresh_ms=one_of(0.0, 0.0, 3_000 / NS_PER_MS),
         load=one_of("own", "reported"),
-        load_by=one_of("requests", "queued-tokens", "kv"),
+        load_by=one_of("requests", "queued-tokens", "kv", "rate"),
+        window_s=one_of(1e-6, 1.0),
+        counter=one_of("one", "each-set"),
         belief=belief,
         events_delay_ms=one_of(0.0, 0.0, 1_500 / NS_PER_MS, 40_000 / NS_PER_MS),
         events_lost=one_of(0.0, 0.0, 0.3, 1.0),

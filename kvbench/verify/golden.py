@@ -19,7 +19,7 @@ from .expert_moves import ReplicaChoices, TransferPlans
 from .expert_placement import Placements
 from .expert_timelines import AscendTimeline, SglangTimeline, VllmTimeline
 from .hicache import HiCache
-from .kv_router import KvRouter
+from .kv_router import KvRouter, KvRouterHashes
 from .lmcache_cpu import LmcacheCpu
 from .pull_pair import PullPair
 from .push_pair import PushPair
@@ -53,6 +53,7 @@ COMPONENTS: dict[str, type[Stream]] = {
     "pd_nixl_pull": PullPair,
     "pd_queues": PushPair,
     "kv_router": KvRouter,
+    "kv_router_hash": KvRouterHashes,
     "hiradix_cache": HiCache,
     "local_cpu_backend": LmcacheCpu,
     "cpu_offload_manager": VllmOffload,
@@ -161,6 +162,8 @@ def why_unknown(header: Row) -> str:
         return f"{header['engine']} {header['version']} is unknown for {header['component']}; known: {known}"
     for name, value in header["params"].items():
         if name in kind.FIXED and not _is_fixed(value, kind.FIXED[name]):
+            if reason := getattr(kind, "NEVER", {}).get(value):
+                return f"{name} = {value} is not modelled: {reason}"
             return f"parameter {name} = {value} is not modelled; only {_shown(kind.FIXED[name])} is"
         if name not in kind.FIXED and name not in kind.PARAMS:
             return f"parameter {name} is unknown for {header['component']}"

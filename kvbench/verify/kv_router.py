@@ -9,14 +9,16 @@ import numpy as np
 
 from ..core.jit import entry
 from ..prefix.chain_hash import chain, root_hash
-from ..prefix.keys import sequence_keys
+from ..prefix.keys import block_keys, sequence_keys
 from ..routing import kv_aware
 from ..routing.policies import verbs_of
 from ..routing.router import ENDED, FIRST_TOKEN, IN_FLIGHT, OUTPUT_BLOCK, PENDING_TOKENS, REMOVED, SENT, STORED
 from ..routing.settings import RouterSettings
+from .content import Asked, request_table
 from .recording import Row
 from .routers import router_parts
 from .stream import Observed
+from .xxh3 import xxh3_64
 
 
 @entry
@@ -111,3 +113,31 @@ class KvRouter:
 
     def last(self) -> Observed:
         return {"summary": {"ops": self.ops + 1, "selects": self.selects}}
+
+
+class KvRouterHashes:
+    """Names of blocks: which blocks there are and which are the same say kvbench's keys, what each is called XXH3."""
+
+    ENGINE: ClassVar[str] = KvRouter.ENGINE
+    VERSIONS: ClassVar[tuple[str, ...]] = KvRouter.VERSIONS
+    PARAMS: ClassVar[frozenset[str]] = frozenset()
+    FIXED: ClassVar[dict[str, Any]] = {}
+    OPERATIONS: ClassVar[frozenset[str]] = frozenset(["hash"])
+    SEED = 1337
+
+    def __init__(self, header: Row, rows: Sequence[Row]) -> None:
+        table = request_table([Asked(row["tokens"]) for row in rows])
+        self.keys = {bt: block_keys(table, bt) for bt in {row["block_size"] for row in rows}}
+        self.names: dict[tuple[int, int], int] = {}
+        self.ops = 0
+
+    def step(self, row: Row) -> Observed:
+        bt, names = row["block_size"], []
+        for i, key in enumerate(sequence_keys(self.keys[bt], self.ops, len(row["tokens"]) // bt)):
+            content = np.array(row["tokens"][bt * i : bt * (i + 1)], "<u4").tobytes()
+            names.append(str(self.names.setdefault((bt, int(key)), xxh3_64(content, self.SEED))))
+        self.ops += 1
+        return {"hashes": names}
+
+    def last(self) -> Observed:
+        return {"summary": {"ops": self.ops}}

@@ -17,7 +17,7 @@ from ..prefix.keys import block_keys
 from ..routing.build import make_router
 from ..routing.policies import verbs_of
 from ..routing.ring import make_ring, point_of
-from ..routing.router import ENDED, FIRST_TOKEN, IN_FLIGHT, NO_ENGINE, REQUESTS, SENT
+from ..routing.router import ENDED, FIRST_TOKEN, IN_FLIGHT, NO_ENGINE, REQUESTS, SENT, SENT_LATELY
 from ..routing.settings import RouterSettings
 from ..scheduler.rules import CacheRules, SchedulerRules
 from .blake3 import blake3_short
@@ -50,14 +50,15 @@ class RouterStream:
     )
     OPERATIONS: ClassVar[frozenset[str]] = frozenset("send release sleep".split())
 
-    def __init__(self, header: Row, rows: Sequence[Row]) -> None:
+    def __init__(self, header: Row, rows: Sequence[dict[str, Any]], settings: RouterSettings) -> None:
+        """settings: what the recorded router is here."""
         self.params = header["params"]
         sends = [row for row in rows if row["op"] == "send"]
         self.number = {row["id"]: i for i, row in enumerate(sends)}
         self.num = self.params["workers"] if "workers" in self.params else 1 + max(max(r["endpoints"]) for r in sends)
         names = [row.get("key", row.get("session")) for row in sends]
         self.keys = {name: i for i, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
-        self.settings = self.policy()
+        self.settings = settings
         prompts = [self.prompt(row) for row in sends]
         sessions = [-1 if name is None else self.keys[name] for name in names]
         self.router, self.seqs = router_parts(prompts, sessions, self.settings, self.num)
@@ -66,11 +67,7 @@ class RouterStream:
         self.where: dict[int, int] = {}
         self.sent = [0] * self.num
 
-    def policy(self) -> RouterSettings:
-        """What the recorded router is here."""
-        raise NotImplementedError
-
-    def prompt(self, row: Row) -> list[int]:
+    def prompt(self, row: dict[str, Any]) -> list[int]:
         """The tokens of a send."""
         return [ord(c) for c in row.get("text", "")] or [_WIDEST]
 
@@ -129,9 +126,19 @@ class SglangRouter(RouterStream):
         "policy": frozenset(["cache_aware", "consistent_hashing", "manual"]),
         "assignment_mode": "min_group",
     }
+    NEVER: ClassVar[dict[str, str]] = {
+        "prefix_hash": "behind plain HTTP it decides nothing but refuses every prompt, since a text has no token ids; "
+        "here every prompt has tokens"
+    }
 
-    def policy(self) -> RouterSettings:
-        p = self.params
+    def __init__(self, header: Row, rows: Sequence[Row]) -> None:
+        super().__init__(header, rows, self._settings(header["params"]))
+        for name, key in self.keys.items():
+            point = int.from_bytes(blake3_short(name.encode())[:8], "little")
+            self.router.session_point[key] = point % self.num
+
+    @staticmethod
+    def _settings(p: dict[str, Any]) -> RouterSettings:
         if p["policy"] == "consistent_hashing":
             return RouterSettings(policy="session", assign="modulo", block_tokens=1)
         if p["policy"] == "manual":
@@ -145,12 +152,6 @@ class SglangRouter(RouterStream):
             evict_interval_s=p["eviction_interval_secs"],
             tree_tokens=p["max_tree_size"],
         )
-
-    def __init__(self, header: Row, rows: Sequence[Row]) -> None:
-        super().__init__(header, rows)
-        for name, key in self.keys.items():
-            point = int.from_bytes(blake3_short(name.encode())[:8], "little")
-            self.router.session_point[key] = point % self.num
 
     def send(self, row: Row) -> Observed:
         if self.params["policy"] == "manual":
@@ -166,10 +167,10 @@ class VllmRouter(RouterStream):
     ENGINE: ClassVar[str] = "vllm-router"
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.17",)
 
-    def policy(self) -> RouterSettings:
-        if self.params["policy"] == "consistent_hash":
-            return RouterSettings(policy="session", assign="sticky", block_tokens=1)
-        return RouterSettings(policy="least-loaded", block_tokens=1)
+    def __init__(self, header: Row, rows: Sequence[Row]) -> None:
+        by_key = RouterSettings(policy="session", assign="sticky", block_tokens=1)
+        by_load = RouterSettings(policy="least-loaded", block_tokens=1)
+        super().__init__(header, rows, by_key if header["params"]["policy"] == "consistent_hash" else by_load)
 
     def send(self, row: Row) -> Observed:
         if self.settings.policy == "session":
@@ -184,8 +185,8 @@ class SmgRouter(RouterStream):
     VERSIONS: ClassVar[tuple[str, ...]] = ("1.13.0",)
     FIXED: ClassVar[dict[str, Any]] = {"policy": "consistent_hashing"}
 
-    def policy(self) -> RouterSettings:
-        return RouterSettings(policy="session", assign="sticky", block_tokens=1)
+    def __init__(self, header: Row, rows: Sequence[Row]) -> None:
+        super().__init__(header, rows, RouterSettings(policy="session", assign="sticky", block_tokens=1))
 
     def send(self, row: Row) -> Observed:
         self._stays(row)
@@ -193,44 +194,62 @@ class SmgRouter(RouterStream):
 
 
 class StackRouter(RouterStream):
-    """vLLM's production stack: sessions on a ring, or the longest prefix; else the fewest requests per second, unseen
-    engines first.
+    """vLLM's production stack: turns, sessions on a ring, or the longest prefix; else the fewest requests per second,
+    unseen engines first. And how it counts those.
 
     A prompt is cut into chunks of some characters; what is left over is a chunk of its own, and counts as a whole one.
     """
 
     ENGINE: ClassVar[str] = "vllm production-stack"
     VERSIONS: ClassVar[tuple[str, ...]] = ("main a6c01db0 (2026-08-05)",)
-    FIXED: ClassVar[dict[str, Any]] = {"policy": frozenset(["session", "prefixaware"])}
+    PARAMS: ClassVar[frozenset[str]] = RouterStream.PARAMS | {"window_s"}
+    FIXED: ClassVar[dict[str, Any]] = {"policy": frozenset(["session", "prefixaware", "roundrobin", "qps"])}
+    OPERATIONS: ClassVar[frozenset[str]] = frozenset("send update tick".split())
     _NO_STATISTICS = -2
 
-    def policy(self) -> RouterSettings:
-        p = self.params
-        if p["policy"] == "session":
-            return RouterSettings(policy="session", assign="ring", load="reported", block_tokens=1)
-        self.chunk = p["chunk_chars"]
-        least = p["prefix_min_match_length"]
-        return RouterSettings("longest-prefix", load="reported", block_tokens=self.chunk, min_match_tokens=least)
-
-    def prompt(self, row: Row) -> list[int]:
+    def prompt(self, row: dict[str, Any]) -> list[int]:
         if "family" not in row:
             return super().prompt(row)
         text = self.families[row["family"]][: row["cut"]] + row["ext"]
         return [ord(c) for c in text] + [_WIDEST] * (-len(text) % self.chunk)
 
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
-        self.families = header.get("families", [])
-        super().__init__(header, rows)
-        self.ops = len(rows)
-        if self.params["policy"] == "prefixaware":
+        self.families, p = header.get("families", []), header["params"]
+        self.chunk = p.get("chunk_chars", 1)
+        updates = [row for row in rows if row["op"] == "update"]
+        sends = [{**row, "op": "send", "id": i, "endpoints": [0]} for i, row in enumerate(updates)]
+        super().__init__(header, sends or rows, self._settings(p))
+        self.ops, self.updates = len(rows), 0
+        if p["policy"] != "session":
             return
         for name, key in self.keys.items():
             self.router.session_point[key] = point_of(name)
         names = [self.params["node_names"].replace("<i>", str(i)) for i in range(self.num)]
         self.router.ring_point[:], self.router.ring_engine[:] = make_ring(names, self.settings.ring_points)
 
+    def _settings(self, p: dict[str, Any]) -> RouterSettings:
+        if p["policy"] == "session":
+            return RouterSettings(policy="session", assign="ring", load="reported", block_tokens=1)
+        if p["policy"] == "roundrobin":
+            return RouterSettings(policy="round-robin", counter="each-set", block_tokens=1)
+        if p["policy"] == "qps":
+            return RouterSettings(policy="least-loaded", load_by="rate", window_s=p["window_s"], block_tokens=1)
+        least = p["prefix_min_match_length"]
+        return RouterSettings("longest-prefix", load="reported", block_tokens=self.chunk, min_match_tokens=least)
+
+    def step(self, row: Row) -> Observed:
+        if row["op"] == "send":
+            return self.send(row)
+        self.now = round(row["t"] * _NS_PER_S)
+        self.verbs.route(self.router, self.seqs, 0, self.now)  # whoever is about to decide counts anew
+        if row["op"] == "update":
+            self.book(self.updates, 0)
+            self.updates += 1
+        sent = int(self.router.load[0, SENT_LATELY])
+        return {"sum": sent, "qps": sent / self.params["window_s"]}
+
     def send(self, row: Row) -> Observed:
-        qps = row["qps"] or {}
+        qps = row.get("qps") or {}
         for engine in range(self.num):
             self.router.accepts[engine] = engine in row["endpoints"]
             self.router.load[engine, REQUESTS] = round(1000 * qps.get(str(engine), self._NO_STATISTICS))

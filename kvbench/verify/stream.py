@@ -30,6 +30,7 @@ class Stream(Protocol):
 
     ENGINE, VERSIONS   whose recordings it understands
     PARAMS             names of parameters it understands; those of FIXED only with that value, or one of a frozenset
+    NEVER              of some: a value that no router of kvbench can have, and why
     """
 
     ENGINE: ClassVar[str]

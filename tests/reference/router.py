@@ -31,6 +31,8 @@ class Engine:
 DEFAULTS = {
     "load": "own",
     "load_by": "requests",
+    "window_s": 60.0,
+    "counter": "one",
     "assign": "ring",
     "ring_points": 160,
     "belief": "own",
@@ -69,7 +71,7 @@ class ReferenceRouter:
         self.point_of_prefix, self.prefill_ns = point_of_prefix, prefill_ns
         self.engines = [Engine() for _ in range(num_engines)]
         self.draws = SplitMix(seed)
-        self.turn = 0
+        self.turns, self.sends, self.now = {}, [], 0
         self.homes = {}
         self.in_flight, self.last_at, self.session = {}, {}, None
         self.tree, self.clock, self.next_evict = ReferenceTree(), 0, 0
@@ -80,7 +82,7 @@ class ReferenceRouter:
 
     def choose(self, prompt=(), session=None, now=0):
         """The engine of a request, or None; `sent` follows at once."""
-        self.session = session
+        self.session, self.now = session, now
         self.cached = [0] * len(self.engines)
         self._trim(now)
         there = [n for n, e in enumerate(self.engines) if e.accepts]
@@ -128,6 +130,7 @@ class ReferenceRouter:
 
     def sent(self, request, engine, prompt, now=0):
         blocks = self.blocks(prompt)
+        self.sends.append((now, engine))
         pending = max(len(prompt) - self.cached[engine], 0)
         self.engines[engine].live[request] = [len(prompt), pending, blocks, 0]
         self.in_flight[request] = self.session
@@ -154,6 +157,8 @@ class ReferenceRouter:
 
     def load_of(self, number):
         e = self.engines[number]
+        if self.load_by == "rate":
+            return sum(at >= self.now - self.window_s * SECOND and who == number for at, who in self.sends)
         if self.load == "reported":
             return {"requests": e.requests, "queued-tokens": e.queued_tokens, "kv": e.kv_used / e.kv_all}[self.load_by]
         prompts, pending = sum(v[0] for v in e.live.values()), sum(v[1] for v in e.live.values())
@@ -163,8 +168,9 @@ class ReferenceRouter:
         return (self.draws() >> 32) * n >> 32
 
     def _round_robin(self, there, prompt, session):
-        self.turn += 1
-        return there[(self.turn - 1) % len(there)]
+        which = tuple(there) if self.counter == "each-set" else ()
+        self.turns[which] = self.turns.get(which, 0) + 1
+        return there[(self.turns[which] - 1) % len(there)]
 
     def _random(self, there, prompt, session):
         return there[self._below(len(there))]

@@ -14,6 +14,7 @@ from kvbench.routing.settings import ROUTER_KEYS, RouterSettings, check_router
 from .systems import Pair
 
 LOADS = [(load, by) for load in ("own", "reported") for by in ("requests", "queued-tokens", "kv")]
+LOADS.append(("own", "rate"))
 
 
 @st.composite
@@ -25,6 +26,7 @@ def cases(draw, policies):
     num = draw(st.integers(1, 5))
     asks = [((1,) * draw(st.integers(1, 30)), draw(st.sampled_from([None, 3, 7, 8, 9, 12]))) for _ in range(25)]
     options = {"seed": seed, "load": load, "load_by": by, "assign": assign, "ring_points": draw(st.integers(1, 9))}
+    options |= {"counter": draw(st.sampled_from(["one", "each-set"])), "window_s": draw(st.sampled_from([2e-9, 1.0]))}
     return Pair(RouterSettings(policy=policy, **options), num, asks, options), draw(st.data())
 
 
@@ -32,6 +34,7 @@ def events(pair, data):
     """Send every request; in between, what runs gets its first token or ends, engines come, go and report."""
     waiting = {}
     for request in range(len(pair.asks)):
+        pair.now += data.draw(st.integers(0, 2))
         got, wanted = pair.send(request)
         yield got, wanted
         if got is not None:
@@ -99,3 +102,7 @@ def test_a_key_of_another_policy_is_named():
     with pytest.raises(UsageError, match="needs requests of sessions"):
         check_router(RouterSettings(policy="session"), {}, has_sessions=False)
     check_router(RouterSettings(policy="session", assign="modulo"), {"assign": "--set"})
+    with pytest.raises(UsageError, match=r"router\.window_s has no effect while router\.load_by is requests"):
+        check_router(RouterSettings(policy="least-loaded", window_s=3.0), {"window_s": "--set"})
+    with pytest.raises(UsageError, match=r"set router\.load = own"):
+        check_router(RouterSettings(policy="least-loaded", load="reported", load_by="rate"), {"load": "--set"})
