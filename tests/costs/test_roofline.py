@@ -127,6 +127,32 @@ def test_experts_are_read_as_tokens_touch_them():
     assert many == pytest.approx(670e9, rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["olmoe-1b-7b", "qwen3-30b-a3b", "qwen3-235b-a22b"])
+def test_a_mixture_on_one_rank_is_a_dense_model_of_its_active_size_and_stated_terms(name):
+    """The router, weights of all experts that any token touches, and a token's activations in each of its experts."""
+    where = deployment("h200", name, dtype="fp8", tp=1)
+    model, moe = where.model, where.model.moe
+    k, width, hidden = moe.experts_per_token, moe.expert_width, model.hidden
+    tokens = np.array([1.0, 5.0, 60.0, 1000.0, 100_000.0])
+    mixed = make_rank(where)
+    dense = make_rank(replace(where, model=replace(model, moe=None, mlp_width=k * width)))
+    router = np.maximum(
+        2 * hidden * moe.num_experts * tokens / mixed.wide_flops_per_ns,
+        2 * (hidden * moe.num_experts + tokens * (hidden + moe.num_experts)) / mixed.bytes_per_ns,
+    )
+    touched = moe.num_experts * (1 - (1 - k / moe.num_experts) ** tokens)
+    more = router.copy()
+    for inputs, outputs, both in ((hidden, 2 * width, hidden + 2 * k * width), (width, hidden, k * width + hidden)):
+        products = 2 * inputs * outputs * k * tokens / mixed.flops_per_ns
+        of_mixed = (touched * inputs * outputs + tokens * k * (inputs + outputs) * 2) / mixed.bytes_per_ns
+        of_dense = (k * inputs * outputs + tokens * both * 2) / mixed.bytes_per_ns
+        more += np.maximum(products, of_mixed) - np.maximum(products, of_dense)
+    differs = mixed.linear_ns(tokens) - dense.linear_ns(tokens)
+    assert differs == pytest.approx(model.num_layers * more, rel=1e-6)
+    assert touched[0] == pytest.approx(k)
+    assert more[2] > 3 * more[0]  # sixty tokens read nearly all experts
+
+
 def test_decode_reads_every_cached_token():
     where = deployment("h100", "llama-3.1-8b", kv_dtype="fp8")
     out, _ = price(roofline(where).tables, [[0, 0, 32, 320_000, 0]])
