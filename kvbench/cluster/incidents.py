@@ -15,20 +15,16 @@ import numpy as np
 from ..client.clients import INCIDENT, announce
 from ..core.errors import UsageError
 from ..core.jit import entry
-from ..core.units import NEVER_NS, NS_PER_S
+from ..core.units import NS_PER_S
 from ..costs.tables import CostTables
 from ..engine.settings import EngineSettings
 from ..pairs.loss import FIRST_AGAIN
-from ..routing.router import LOST
-from ..scheduler import calendar
-from ..scheduler.lifecycle import close_sequence, end, suspend
-from ..scheduler.queues import queue_remove
 from ..scheduler.spent import note_given_up
 from ..scheduler.state import Engine
-from ..scheduler.state_columns import FAILED, FIRST_TERMINAL, NO_SEQ, PREEMPTED, TOKENIZING, WAITING
-from .loop import tell_ends
+from ..scheduler.state_columns import FAILED, TOKENIZING
+from .loss import lose_engine
 from .pair_incidents import lose_of_pair, send_again, settle_pair
-from .routing import decide, left
+from .routing import decide
 from .world import NO_INCIDENT, World
 
 KINDS = ("restart", "drain", "add", "slow")
@@ -142,7 +138,7 @@ class Incidents:
     def replaced_by(self, new: Mapping[int, Engine], now_ns: int) -> None:
         """Engines, of one instance, have lost what they had, and others that are empty stand in their places."""
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
-            lose = lose_of_pair if self._world.paired else _lose
+            lose = lose_of_pair if self._world.paired else lose_engine
             lost = np.concatenate([lose(self._world, number, now_ns, self._again) for number in new])
             for number, engine in new.items():
                 _put(self._world, number, engine, now_ns)
@@ -180,39 +176,6 @@ def _put(w, number, engine, now):
     if w.paired:
         engine.side.epoch = w.engines[number].side.epoch + 1
     w.engines[number] = engine
-
-
-@entry
-def _lose(w, k, now, again):
-    """Everything that an engine has, or that is on its way there, fails or comes back. Returns (n,) to send again."""
-    e, q = w.engines[k], w.clients.seqs
-    e.now, e.num_victims = now, 0
-    lost = np.full(q.state.size, -1, np.int64)
-    num = 0
-    for seq in range(q.state.size):
-        if q.engine[seq] != k or q.state[seq] >= FIRST_TERMINAL:
-            continue
-        if q.slot[seq] >= 0:
-            slot = q.slot[seq]
-            calendar.settle(e.calendar, e.slots.rec, slot)
-            if again:
-                suspend(e, slot)
-            else:
-                end(e, slot, FAILED)
-        else:
-            if q.state[seq] == WAITING or q.state[seq] == PREEMPTED:
-                queue_remove(e, seq)
-            if not again:
-                close_sequence(e, seq, FAILED)
-        if again:
-            left(w, seq, now)
-            lost[num] = seq
-            num += 1
-    tell_ends(w, e)
-    w.hear(w.router, q, LOST, NO_SEQ, k, now)
-    w.stepping[k] = 0
-    w.ready[k] = NEVER_NS
-    return lost
 
 
 @entry

@@ -6,16 +6,15 @@ import numpy as np
 
 from ..client.clients import close, ended
 from ..core.jit import entry
-from ..core.units import NEVER_NS
 from ..memory.operations import heard
 from ..pairs import pull
 from ..pairs.loss import begin_again, lose_decode, lose_prefill
 from ..pairs.state import HOMELESS
-from ..routing.router import LOST, NO_ENGINE
+from ..routing.router import NO_ENGINE
 from ..scheduler.mail import is_unread, take
 from ..scheduler.side import PREFILL
-from ..scheduler.state_columns import CANCELLED, FAILED, FIRST_TERMINAL, NO_SEQ, TOKENIZING
-from .loop import tell_ends
+from ..scheduler.state_columns import CANCELLED, FAILED, FIRST_TERMINAL, TOKENIZING
+from .loss import tell_loss
 from .routing import decide, left
 from .world import World
 
@@ -42,11 +41,7 @@ def lose_of_pair(w, k, now, again):
         lose_decode(w.pairs, q, e, again and w.pairs.pulls)
     while is_unread(e.landed):  # nobody hears it any more
         heard(w.operations, take(e.landed)[1])
-    tell_ends(w, e)
-    if e.side.role == PREFILL:
-        w.hear(w.router, q, LOST, NO_SEQ, k, now)
-    w.stepping[k] = 0
-    w.ready[k] = NEVER_NS
+    tell_loss(w, e, now)
     return never_seen
 
 

@@ -12,6 +12,8 @@ from kvbench.bench.configure import configure
 from kvbench.bench.fleet import devices_of
 from kvbench.bench.system import build_system
 from kvbench.cli import call
+from kvbench.report.pictures.fleet import crossing
+from kvbench.report.pictures.folders import read_sources
 
 SMALL = ("run", "chat", "--num-prompts", "30", "--request-rate", "20", "-q")
 
@@ -179,6 +181,24 @@ def test_against_the_belief_for_balance(tmp_path, capsys):
     assert "balance      0.00 % of requests went elsewhere" in capsys.readouterr().out
     run(tmp_path, *shared, "--router", "round-robin")
     assert "balance" not in capsys.readouterr().out
+
+
+def test_where_policies_cross_is_one_picture(tmp_path):
+    """Prefixes x load x policy: each tail over that of the first policy, in numbers too."""
+    axes = ["--grid", "sharing.groups=2,8", "--grid", "arrivals.rate=20,400", "--grid", "router.policy=random,kv-aware"]
+    folder = run(tmp_path, "--replicas", "2", *axes)
+    assert call(["plot", str(folder), "--what", "fleet", "-o", str(tmp_path / "f.svg"), "-q"]) == 0
+    drawn = (tmp_path / "f-2.svg").read_text()
+    for words in ("TTFT p99 against random", "kv-aware, rate 20", "kv-aware, rate 400", "times that of random"):
+        assert words in drawn
+    chart = crossing(read_sources([folder]).tables[0])
+    tails = {tuple(row.values): row.figures["p99_ttft_ms"] for row in read_sources([folder]).tables[0].rows}
+    assert [row[0] for row in chart.table] == ["2", "8"]
+    for groups, *ratios in chart.table:
+        for rate, ratio in zip(("20", "400"), ratios, strict=True):
+            assert float(ratio) == pytest.approx(
+                tails[groups, rate, "kv-aware"] / tails[groups, rate, "random"], abs=1e-3
+            )
 
 
 def test_routers_in_one_picture(tmp_path):

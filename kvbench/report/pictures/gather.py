@@ -33,7 +33,7 @@ KINDS = {
     "occupancy": Kind("KV blocks", "steps.csv: run with --steps"),
     "hits": Kind("Hit rate", "requests that were admitted"),
     "batch": Kind("Batches", "steps.csv: run with --steps"),
-    "fleet": Kind("Routers", "runs of several engines: --replicas N"),
+    "fleet": Kind("Routers", "runs of several engines: --replicas N, or a grid over router.policy"),
     "engines": Kind("Engines of a fleet", "steps.csv of several engines: --replicas N --steps"),
     "tiers": Kind("Tiers", "a grid over tiers.host.ratio, or runs with a host tier"),
     "experts": Kind("Balance of experts", "experts.csv: a run with --ep"),
@@ -54,7 +54,7 @@ OF_ONE = {
 """Kinds that draw one run, and how many runs beside the baseline have such a chart on a page."""
 
 
-_OF_ALL = {"ratios": latency.ratios, "hits": over_time.hit_rates, "fleet": fleet.by_router}
+_OF_ALL = {"ratios": latency.ratios, "hits": over_time.hit_rates}
 """Kinds that draw all runs in one chart."""
 
 
@@ -82,6 +82,8 @@ def charts_of(sources: Sources, kind: str) -> list[Chart]:
         return [chart for table in over_capacity for chart in misses.grid_charts(table)]
     if kind == "tiers":
         return tiers.tier_charts(sources)
+    if kind == "fleet":
+        return fleet.fleet_charts(sources)
     if kind == "curve":
         return load.curve_charts(sources)
     if kind in _OF_ALL:
