@@ -36,6 +36,8 @@ from kvbench.engine.settings import EngineSettings
 from kvbench.offline.replay import replay_cache
 from kvbench.offline.shared import Offline
 from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
+from kvbench.tiers.host import make_host
+from kvbench.tiers.rules import HostLink, LinkRules, StoreRules, TierRules
 from kvbench.workload.build import build_workload
 
 RADIX = EngineSettings(
@@ -174,6 +176,35 @@ def pair_rows(num: int, rounds: int) -> list[list[object]]:
     return rows
 
 
+def tier_rows(requests: Requests, rounds: int) -> list[list[object]]:
+    """The same requests through 50,000 blocks alone, on the same path, and with host memory twice as large and storage."""
+    link = LinkRules(10_000.0, 0.0, 1 / 50)
+    store = StoreRules(400_000, block_bytes=2 << 20, down=LinkRules(1e5, 1e5, 0.2), up=LinkRules(1e5, 1e5, 0.1))
+    rules = TierRules(
+        100_000, closed=False, layers=32, block_bytes=2 << 20, host_link=HostLink(link, link), store=store
+    )
+    rows: list[list[object]] = []
+    for name, settings, load in (("radix", RADIX, "layerwise"), ("block hash", HASH, "whole")):
+        alone = 0.0
+        for tiers in (TierRules(), dataclasses.replace(rules, load=load, closed=load == "layerwise")):
+            own = dataclasses.replace(settings, tiers=tiers)
+            seconds, _ = median_seconds(lambda s=own: simulate(requests, s, 50_000), rounds)  # type: ignore[misc]
+            alone = alone or seconds
+            kept = tiers.host_blocks + (tiers.store.blocks if tiers.on else 0)
+            rate = f"{len(requests) / seconds:,.0f}"
+            rows.append([f"trace, {name}", f"{kept:,}", f"{seconds:.3f}", rate, f"{alone / seconds:.2f}"])
+    return rows
+
+
+def tier_bytes() -> float:
+    """Bytes of this process for each block of a host of a million."""
+    pool = make_host(1_000_000, "lru", False, 100)
+    found = 0
+    for part in (pool, pool.order, pool.order.heap, pool.order.small, pool.order.ghosts, pool.arc):
+        found += sum(value.nbytes for value in part.read().values() if isinstance(value, np.ndarray))
+    return found / 1e6
+
+
 def _figures(requests: int, blocks: int, seconds: float, unit: float) -> list[object]:
     per_block = seconds / blocks * 1e9
     return [f"{seconds:.3f}", f"{requests / seconds:,.0f}", f"{per_block:.1f}", f"{per_block / unit:.1f}"]
@@ -214,6 +245,10 @@ def main() -> None:
     header = ["engine", "blocks", "seconds", "requests/s", "ns/block", "x yardstick"]
     print(tabulate(rows, header, disable_numparse=True, colalign=("left", *("right",) * 5)))
     print(f"\nyardstick {yardstick_ns():.2f} ns; peak memory {_peak_mb()} MB\n")
+    if options.trace is not None:
+        header = ["tiers", "blocks below the device", "seconds", "requests/s", "x without"]
+        print(tabulate(tier_rows(requests, rounds), header, disable_numparse=True, colalign=("left", *("right",) * 4)))
+        print(f"\n{tier_bytes():.0f} bytes for a block of a tier\n")
     header = ["a fleet", "seconds", "us a request", "x 4 engines"]
     pairs = pair_rows(options.pairs, rounds)
     print(tabulate(pairs, header, disable_numparse=True, colalign=("left", *("right",) * 3)) + "\n")

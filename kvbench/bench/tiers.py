@@ -10,7 +10,7 @@ from ..costs.kv_format import token_bytes
 from ..costs.memory import MemoryBudget
 from ..costs.models import KV_BYTES, kv_heads_per_rank
 from ..scheduler.presets import find_preset
-from ..tiers.rules import PRESET_RULES, HostLink, LinkRules, StoreRules, TierRules, fragments_of
+from ..tiers.rules import PAGES, PRESET_RULES, HostLink, LinkRules, StoreRules, TierRules, fragments_of
 
 HOST_LINK_SHARE = 0.8
 """Of the host link's bandwidth that large copies reach."""
@@ -78,7 +78,9 @@ def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> 
         min_load_tokens=config["tiers.host.min_load_tokens"],
         layers=model.num_layers,
         block_bytes=block_bytes["host"],
-        block_fragments=fragments_of(layout, config["block_tokens"], model.num_layers, heads, model.mla is not None),
+        block_fragments=1
+        if _is_converted(config)
+        else fragments_of(layout, config["block_tokens"], model.num_layers, heads, model.mla is not None),
         slowdown=config["tiers.slowdown"],
         host_link=_host_link(config, deployment),
         store=_store(config, deployment, block_bytes["storage"]),
@@ -120,7 +122,11 @@ def _store(config: Config, deployment: Deployment, bytes_of_rank: int) -> StoreR
             f"{s['min_prefetch_tokens']} is no multiple of block_tokens = {tokens}"
         )
     link = config.section("links.storage")
-    down, up = (LinkRules(link["setup_us"] * 1e3, link["batch_us"] * 1e3, 1 / link[name]) for name in ("down", "up"))
+    is_gathered = config["tiers.host.layout"] == "layer_first" and link["convert"] > 0
+    byte_ns = 1 / link["convert"] if is_gathered else 0.0  # a page of storage is one piece
+    down, up = (
+        LinkRules(link["setup_us"] * 1e3, link["batch_us"] * 1e3, 1 / link[name] + byte_ns) for name in ("down", "up")
+    )
     return StoreRules(
         blocks=blocks,
         eviction=s["eviction"],
@@ -189,6 +195,18 @@ def _host_blocks(config: Config, budget: MemoryBudget, block_bytes: int) -> int:
     return blocks
 
 
+def _is_converted(config: Config) -> bool:
+    """By a copy of its own, before it moves down or after it has come up."""
+    return config["tiers.host.convert"] == "copy" and config["tiers.host.layout"] in PAGES
+
+
+def _copy_byte_ns(config: Config, deployment: Deployment) -> float:
+    """ns that converting a byte adds to its way: a copy reads and writes."""
+    if not _is_converted(config):
+        return 0.0
+    return 1e9 / (config["links.host.convert"] * 1e9 or deployment.device.memory_bandwidth / 2)
+
+
 def _host_link(config: Config, deployment: Deployment) -> HostLink:
     own = deployment.device.host_link * HOST_LINK_SHARE
     rules = []
@@ -205,5 +223,5 @@ def _host_link(config: Config, deployment: Deployment) -> HostLink:
                 f"set links.host.{direction} in GB/s"
             )
         setup, fragment = (config[f"links.host.{name}_us"] * 1e3 for name in ("setup", "fragment"))
-        rules.append(LinkRules(setup, fragment, 1e9 / bandwidth))
+        rules.append(LinkRules(setup, fragment, 1e9 / bandwidth + _copy_byte_ns(config, deployment)))
     return HostLink(rules[0], rules[1], config["links.host.sharing"] == "fair", config["links.host.duplex"] == "half")

@@ -49,7 +49,7 @@ from .kv_in_flight import check_transfers
 from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
 from .outage import Outage
 from .paired import announce_faults, decode_columns, joined, make_pairs_of, pair_times, taken_by, with_decode_queue
-from .tiers import fetches, tier_columns
+from .tiers import fetches, link_names, tier_columns
 from .world import NO_INCIDENT, make_world
 
 _SLICE_STEPS = 20_000
@@ -343,6 +343,8 @@ class Simulation:
             itl_phase=self._phase_of_gaps(),
             part_names=parts.names,
             step_engine=step_engine if len(self.engines) > 1 else np.zeros(0, np.int64),
+            moves=self.world.links.log[: self.world.links.num_log],
+            link_names=link_names(self.engines) if self.world.links.num_log else (),
             columns={name: values[heard] for name, values in self._columns(q).items()},
         )
 

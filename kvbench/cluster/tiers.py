@@ -56,6 +56,20 @@ def _of_seq(engines: Sequence[Engine], engine_of: I64) -> I64 | None:
     return out
 
 
+def link_names(engines: Sequence[Engine]) -> tuple[str, ...]:
+    """Of every link of a run, by its number."""
+    names = [f"link {n}" for n in range(engines[0].links.queue.size)]
+    for e in engines:
+        own = f"engine {e.number}: " if len(engines) > 1 else ""
+        for number, name in ((e.tiers.link_down, "device to host"), (e.tiers.link_up, "host to device")):
+            if number >= 0:
+                names[number] = own + name
+        for number, name in ((e.tiers.store_down, "host to storage"), (e.tiers.store_up, "storage to host")):
+            if number >= 0:
+                names[number] = name
+    return tuple(names)
+
+
 def tier_counters(engines: Sequence[Engine], settings: EngineSettings) -> TierCounters | None:
     """Sums over the engines."""
     tiered = [e.tiers for e in engines if e.rules.tiered]

@@ -65,6 +65,16 @@ def no_times() -> I64:
     return np.zeros(0, np.int64)
 
 
+MOVE_COLUMNS = ("link", "kind", "start_ns", "end_ns", "bytes", "failed")
+MOVE_KINDS = ("backup", "load", "prefetch", "store", "send", "weight", "timer")
+"""See memory.operations."""
+
+
+def no_moves() -> I64:
+    """Nothing moved, or nobody noted it."""
+    return np.zeros((0, len(MOVE_COLUMNS)), np.int64)
+
+
 @dataclass(frozen=True)
 class Journal:
     """What happened. Sequence arrays have shape (num_sequences,), in order of request, then sample.
@@ -90,6 +100,8 @@ class Journal:
     part_names       PARTS, and what only some runs have
     columns          what only some runs have for each sequence, (num_sequences,) by name; NEVER: not known. A name that
                      ends in _ns is a time
+    moves            (n, 6) MOVE_COLUMNS of operations that have ended on links, where steps are kept
+    link_names       of each link, by number
     itl_phase        (rows,) the phase in whose time each gap came, where phases are left out of results; else None
     """
 
@@ -111,6 +123,8 @@ class Journal:
     parts_ns: I64 = field(default_factory=no_parts)
     tokenize_ns: I64 = field(default_factory=no_times)
     itl_phase: I64 | None = None
+    moves: I64 = field(default_factory=no_moves)
+    link_names: tuple[str, ...] = ()
     part_names: tuple[str, ...] = PARTS
     step_engine: I64 = field(default_factory=no_times)
     columns: Mapping[str, I64] = field(default_factory=dict)

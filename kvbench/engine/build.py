@@ -93,7 +93,7 @@ def share(
         keys = block_keys(requests, settings.block_tokens)
     seqs = make_sequences(requests, settings, taken or arrivals(requests, settings))
     rank = np.arange(seqs.request.size) - seqs.first[seqs.request]
-    links = make_links()
+    links = make_links(settings.record_steps)
     longest = int((requests.prompt_tokens + requests.output_tokens).max()) // settings.block_tokens + 2
     storage = make_storage(settings.tiers.store, links, longest, settings.seed, settings.check)
     return Shared(requests, seqs, keys, make_operations(), links, storage, rank)

@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit, types
 
 from ..core.jit import PLAIN, entry, jit, struct
+from ..core.journal import MOVE_COLUMNS
 from ..core.units import NEVER_NS
 from .operations import (
     DRAINING,
@@ -32,6 +33,7 @@ from .operations import (
     OP_BYTES,
     OP_END,
     OP_FRAGMENTS,
+    OP_KIND,
     OP_LINK,
     OP_NEXT,
     OP_STATE,
@@ -59,6 +61,7 @@ class Links:
     active       (q,) operations in a queue
     virtual      (q,) virtual time at `since` (fair); since: (q,) ns
     next_ns      when the next operation of all ends
+    logs         what has ended is noted; log, num_log: (room, 6) core.journal.MOVE_COLUMNS of each operation
     """
 
     rates: "f8[:,::1]"
@@ -75,12 +78,15 @@ class Links:
     virtual: "i8[::1]"
     since: "i8[::1]"
     next_ns: "i8"
+    logs: "b1"
+    log: "i8[:,::1]"
+    num_log: "i8"
 
 
-def make_links() -> Links:
-    """None."""
+def make_links(logs: bool = False) -> Links:
+    """None. logs: what will move is noted when it ends."""
     integers = [np.zeros(0, np.int64) for _ in range(12)]
-    return Links(np.zeros((0, 3)), *integers, NEVER_NS)
+    return Links(np.zeros((0, 3)), *integers, NEVER_NS, logs, np.zeros((0, len(MOVE_COLUMNS)), np.int64), 0)
 
 
 def add_link(
@@ -253,6 +259,21 @@ def _find_next(links, ops):
         links.next_ns = min(links.next_ns, _end_of(links, ops, queue))
 
 
+@jit
+def _note(links, row, is_fair, failed):
+    """An operation that has ended: the link was its own from start_ns on, or, fair, partly."""
+    if links.num_log == links.log.shape[0]:
+        log = np.zeros((2 * links.num_log + 64, links.log.shape[1]), np.int64)
+        for i in range(links.num_log):
+            for column in range(log.shape[1]):
+                log[i, column] = links.log[i, column]
+        links.log = log
+    to = links.log[links.num_log]
+    to[0], to[1], to[3], to[4], to[5] = row[OP_LINK], row[OP_KIND], row[OP_END], row[OP_BYTES], np.int64(failed)
+    to[2] = row[OP_BEGIN] if is_fair else row[OP_END] - row[OP_WORK]
+    links.num_log += 1
+
+
 def _end_next(links, ops):
     """The operation that ends next has ended. Returns its row: ENDED, or FAILED if it was aborted or its link is down.
 
@@ -272,6 +293,8 @@ def _end_next(links, ops):
     rows[row, OP_END] = now
     failed = rows[row, OP_STATE] == DRAINING or links.up[rows[row, OP_LINK]] == 0
     rows[row, OP_STATE] = FAILED if failed else ENDED
+    if links.logs and links.fair[queue] != DELAY:
+        _note(links, rows[row], links.fair[queue] == FAIR, failed)
     _find_next(links, ops)
     return row
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import jit, struct
+from ..core.journal import MOVE_KINDS
 from ..kernels.rows import doubled
 
 # Columns of Operations.rows.
@@ -70,7 +71,7 @@ FREE_ROW, RESERVED, MOVING, DRAINING, ENDED, FAILED = (np.int64(i) for i in rang
 BACKUP, LOAD, PREFETCH, STORE, SEND, WEIGHT, TIMER = (np.int64(i) for i in range(7))
 """OP_KIND: device to host, host to device, store to host, host to store; KV between engines; weights
 between ranks; nothing but time."""
-KIND_NAMES = ("backup", "load", "prefetch", "store", "send", "weight", "timer")
+KIND_NAMES = MOVE_KINDS
 
 NOBODY = np.int64(-1)
 ELSEWHERE = np.int64(-1)

@@ -1,9 +1,10 @@
 """A run as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: Chrome's trace-event JSON.
 
-Requests are async spans with their phases nested. Batch places and steps are complete events on threads of their own;
-blocks, queue and batch are counters; evictions and preemptions are instants; an arrow leads from the prefill of a
-prompt to its first step on a decode engine. Times are microseconds from t = 0 on the run's clock. A place is the lowest
-one free when a sequence first runs, kept until it ends: a picture of the batch, not the engine's own number.
+Requests are async spans with their phases nested. Batch places and steps are complete events on threads of their own,
+as is what moves over each link (one that is shared has as many tracks as it moved at once); blocks, queue and batch are
+counters; evictions and preemptions are instants; an arrow leads from the prefill of a prompt to its first step on a
+decode engine. Times are microseconds from t = 0 on the run's clock. A place is the lowest one free when a sequence
+first runs, kept until it ends: a picture of the batch, not the engine's own number.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from ..core.journal import FINISHED, NEVER, REFUSED, STATUS_NAMES, STEP_COLUMNS, Journal
+from ..core.journal import FINISHED, MOVE_COLUMNS, MOVE_KINDS, NEVER, REFUSED, STATUS_NAMES, STEP_COLUMNS, Journal
 from ..core.requests import Requests
 from .record import RunRecord
 
 MOST_REQUESTS, MOST_STEPS = 2_000, 20_000
 """Of one file; beyond them every k-th is kept, which viewers still open quickly."""
 
-ENGINE, BATCH, REQUESTS = 1, 2, 3
+ENGINE, BATCH, REQUESTS, LINKS = 1, 2, 3, 4
 FIRST_OF_SEVERAL = 10
 """Processes of the trace. Engines of a fleet are processes of their own, from FIRST_OF_SEVERAL on."""
 STEPS = 1
@@ -33,6 +34,10 @@ STEPS = 1
 _META, _END_INNER, _END_OUTER, _BEGIN_OUTER, _BEGIN_INNER, _OTHER, _AFTER = range(7)
 
 NOBODY = np.zeros(0, np.int64)
+
+MOST_LANES = 64
+"""Of a link; more at once share the last."""
+MOVE_START = MOVE_COLUMNS.index("start_ns")
 
 Event = tuple[int, int, dict[str, Any]]
 """(ns, order at that instant, event)."""
@@ -80,6 +85,7 @@ def timeline_json(record: RunRecord, journal: Journal, requests: Requests) -> It
             events += _flow(journal, seq)
     for pid, _, rows in engines:
         events += _steps(journal.steps[rows], kept.every_step, pid)
+    events += _moves(journal, kept.every_step)
     events.sort(key=lambda event: event[:2])
     head = {
         "run": record.run,
@@ -227,6 +233,27 @@ def _steps(steps: np.ndarray[Any, Any], every: int, pid: int) -> Iterator[Event]
         for name, what, count in (("eviction", "blocks", blocks), ("preemption", "sequences", victims)):
             if count:
                 yield at, _OTHER, {"ph": "i", "s": "t", "name": name, **head, "args": {what: count}}
+
+
+def _moves(journal: Journal, every: int) -> Iterator[Event]:
+    """A track for each link: what moved over it, and when; a fair one has as many as it moved at once."""
+    moves = journal.moves[np.argsort(journal.moves[:, MOVE_START], kind="stable")][::every]
+    if moves.shape[0] == 0:
+        return
+    yield _meta("process_name", LINKS, 0, "links")
+    lanes: dict[int, list[int]] = {}
+    for link, kind, start, end, num_bytes, failed in moves.tolist():
+        ends = lanes.setdefault(link, [])
+        lane = next((i for i, free in enumerate(ends) if free <= start), len(ends))
+        track = link * MOST_LANES + min(lane, MOST_LANES - 1) + 1
+        if lane == len(ends):
+            ends.append(end)
+            if lane < MOST_LANES:
+                yield _meta("thread_name", LINKS, track, journal.link_names[link] + (f" ({lane + 1})" if lane else ""))
+        ends[lane] = end
+        args = {"bytes": num_bytes, "failed": bool(failed)}
+        what = {"ph": "X", "dur": _us(end - start), "name": MOVE_KINDS[kind], "cat": "link", "args": args}
+        yield start, _OTHER, {"ts": _us(start), **what, "pid": LINKS, "tid": track}
 
 
 def _title(journal: Journal, requests: Requests, seq: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.keys import Key
 from ..costs.models import KV_BYTES
-from .rules import HOST_EVICTION, LAYOUTS, LOADS, PRESET_RULES, STATES, STOP_POLICIES, WRITE_POLICIES
+from .rules import CONVERSIONS, HOST_EVICTION, LAYOUTS, LOADS, PRESET_RULES, STATES, STOP_POLICIES, WRITE_POLICIES
 
 KV_TYPES = ("auto", *KV_BYTES)
 _SHARING = ("fifo", "fair")
@@ -46,6 +46,7 @@ TIER_KEYS: tuple[Key, ...] = (
     Key("tiers.host.load", "choice", "auto", "", "how hits on the host reach the device", ("auto", *LOADS)),
     Key("tiers.host.min_load_tokens", "int", -1, "tokens", "fewer are computed; -1 = the engine's own", low=-1),
     Key("tiers.host.layout", "choice", "layer_first", "", "of a block in host memory; decides its fragments", LAYOUTS),
+    Key("tiers.host.convert", "choice", "pieces", "", "to it: while it moves, or by a copy", CONVERSIONS),
     Key(
         "tiers.storage.blocks",
         "int",
@@ -95,5 +96,15 @@ LINK_KEYS: tuple[Key, ...] = (
         high=1e6,
     ),
     Key("links.storage.out_for_s", "float", 1.0, "s", "and for so long", low=1e-6, high=1e6),
+    Key(
+        "links.host.convert",
+        "float",
+        0.0,
+        "GB/s",
+        "of that copy; 0 = half of the device",
+        low=0,
+        high=1e6,
+    ),
+    Key("links.storage.convert", "float", 0.0, "GB/s", "of one from layer_first to pages; 0 = none", low=0, high=1e6),
     Key("links.host.duplex", "choice", "full", "", "half: both directions share the link", ("full", "half")),
 )

@@ -59,6 +59,13 @@ LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 """How a block lies in host memory; on the device it is layer_first, and a transfer goes in the pieces of both."""
 
 
+PAGES = ("page_first", "page_head")
+"""Layouts in which a block is one piece on the host, and on the device one for each layer."""
+CONVERSIONS = ("pieces", "copy")
+"""How a block comes from one layout to the other: in the pieces of both while it moves; or by a copy on the device,
+from or to one piece, which moves whole."""
+
+
 def fragments_of(layout: str, block_tokens: int, layers: int, kv_heads: int, is_latent: bool) -> int:
     """Contiguous pieces of one block on its way between device and host.
 

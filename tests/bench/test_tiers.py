@@ -79,6 +79,23 @@ def test_pieces_of_a_block():
     assert fragments_of("layer_first", 16, 61, 1, True) == 61
 
 
+def test_a_layout_is_converted_in_pieces_or_by_a_copy():
+    def rules(*texts):
+        return build_system(configured("tiers.host.ratio=2", "tiers.storage.blocks=900", *texts).config).settings.tiers
+
+    pages = "tiers.host.layout=page_first"
+    pieces, copy, slow = rules(pages), rules(pages, "tiers.host.convert=copy"), rules(pages, "links.host.convert=1")
+    assert (pieces.block_fragments, copy.block_fragments, slow.block_fragments) == (1024, 1, 1024)
+    half = build_system(configured().config).deployment.device.memory_bandwidth / 2
+    for moved, plain in ((copy.host_link.up, pieces.host_link.up), (copy.host_link.down, pieces.host_link.down)):
+        assert moved.ns_per_byte - plain.ns_per_byte == pytest.approx(1e9 / half)
+    slow = rules(pages, "links.host.convert=1", "tiers.host.convert=copy")
+    assert slow.host_link.up.ns_per_byte - pieces.host_link.up.ns_per_byte == pytest.approx(1.0)
+    assert rules("tiers.host.convert=copy").block_fragments == 64  # layer_first is the device's own
+    assert rules("links.storage.convert=5").store.up.ns_per_byte == pytest.approx(0.1 + 0.2)
+    assert rules("links.storage.convert=5", pages).store.up.ns_per_byte == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("state", ["warm", "prefilled"])
 def test_a_cache_that_is_warm_on_the_device_has_a_host_behind_it(state):
     texts = (f"cache.state={state}", "check=true", "cache.blocks=400", "num_prompts=12", "tiers.host.ratio=2")

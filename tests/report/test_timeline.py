@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,22 @@ def test_steps_counters_and_instants_are_those_of_the_journal():
     evicted = sum(e["args"]["blocks"] for e in events if e["name"] == "eviction")
     assert evicted == rows.steps[:, STEP_COLUMNS.index("evicted_blocks")].sum() > 0
     assert sum(e["args"]["sequences"] for e in events if e["name"] == "preemption") == 3
+
+
+def test_each_link_has_a_track_and_more_where_it_moves_several_at_once():
+    """link, kind, start, end, bytes, failed: two over link 1 at once, then one over each."""
+    moves = np.array([[1, 1, 50, 400, 8, 0], [1, 1, 60, 300, 8, 0], [1, 0, 400, 500, 4, 1], [0, 3, 10, 20, 2, 0]])
+    rows = replace(many_rows(5), moves=moves, link_names=("host to storage", "host to device"))
+    events = [e for e in check(read(rows, many_requests(5))) if e["pid"] == timeline.LINKS]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert sorted(tracks.values()) == ["host to device", "host to device (2)", "host to storage"]
+    moved = [(tracks[e["tid"]], e["name"], e["ts"], e["dur"], e["args"]) for e in events if e["ph"] == "X"]
+    assert moved == [
+        ("host to storage", "store", 0.01, 0.01, {"bytes": 2, "failed": False}),
+        ("host to device", "load", 0.05, 0.35, {"bytes": 8, "failed": False}),
+        ("host to device (2)", "load", 0.06, 0.24, {"bytes": 8, "failed": False}),
+        ("host to device", "backup", 0.4, 0.1, {"bytes": 4, "failed": True}),
+    ]
 
 
 def test_places_are_no_more_than_run_at_once():
