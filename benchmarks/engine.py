@@ -177,7 +177,7 @@ def pair_rows(num: int, rounds: int) -> list[list[object]]:
 
 
 def tier_rows(requests: Requests, rounds: int) -> list[list[object]]:
-    """The same requests through 50,000 blocks alone, on the same path, and with host memory twice as large and storage."""
+    """The same requests through 50,000 blocks alone, and with host memory twice as large and storage behind it."""
     link = LinkRules(10_000.0, 0.0, 1 / 50)
     store = StoreRules(400_000, block_bytes=2 << 20, down=LinkRules(1e5, 1e5, 0.2), up=LinkRules(1e5, 1e5, 0.1))
     rules = TierRules(
