@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.units import NS_PER_MS
-from .experts import ExpertReport, expert_lines
+from .experts import ExpertReport, expert_lines, paid_back
 from .record import Section
 from .table import labelled
 
@@ -49,6 +49,8 @@ def rank_figures(report: ExpertReport) -> dict[str, Any]:
         "moved_experts": sum(m.moves for m in report.moves if m.layers),
         "moved_bytes": sum(m.num_bytes for m in report.moves if m.layers),
         "pause_ns": sum(m.pause_ns for m in report.moves),
+        "saved_ns": sum(s.saved_ns for s in report.steps_of),
+        "paid_back_after_steps": paid_back(report.steps_of) if report.instances == 1 else None,
         "balancedness": [
             {"layer": x.layer, "phase": x.phase, "before": _number(x.before), "after": _number(x.after)}
             for x in report.layers

@@ -120,6 +120,7 @@ def expert_lines(report: ExpertReport) -> list[tuple[str, str]]:
         ("experts", report.settings),
         ("", _share_line(report)),
         ("balance", _balance_line(report)),
+        ("", _layer_line(report)),
     ]
     rows += [("streams", _stream_line(s)) for s in report.streams]
     if report.moves:
@@ -173,6 +174,21 @@ def _balance_line(r: ExpertReport) -> str:
     return "; ".join(parts) + " (mean / fullest device)"
 
 
+def _layer_line(r: ExpertReport) -> str:
+    """The least and the most even layer."""
+    parts = []
+    for name in ("decode", "with prefill"):
+        of = [layer for layer in r.layers if layer.phase == name]
+        spans = [
+            f"{min(shares):.3f} to {max(shares):.3f}"
+            for shares in ([x.before for x in of], [x.after for x in of])
+            if shares and not any(map(math.isnan, shares))
+        ]
+        if spans:
+            parts.append(f"{name} {' -> '.join(spans)}")
+    return "by layer " + "; ".join(parts)
+
+
 def _stream_line(s: StreamRow) -> str:
     kind = "with prefill" if s.has_prefill else "decode"
     each = s.saved_ns / s.steps / 1e3
@@ -194,10 +210,9 @@ def _move_lines(r: ExpertReport) -> list[str]:
 
 def payback(r: ExpertReport) -> str:
     """What the new maps have saved, on the very tokens of their steps, against what they cost; and from when on."""
-    net = np.cumsum([s.saved_ns - s.pause_ns for s in r.steps_of])
-    first = next((i for i, s in enumerate(r.steps_of) if s.decision > 0), len(net))
+    later = sum(s.decision > 0 for s in r.steps_of)
     saved, cost = sum(s.saved_ns for s in r.steps_of), sum(s.pause_ns for s in r.steps_of)
-    each, sign = saved / max(len(net) - first, 1) / 1e3, saved >= 0
+    each, sign = saved / max(later, 1) / 1e3, saved >= 0
     told = (
         f"a step under a new map is {abs(each):,.0f} us {'shorter' if sign else 'longer'} than under that of loading: "
         f"{abs(saved) / 1e6:,.1f} ms {'saved' if sign else 'lost'} in this run, for {cost / 1e6:,.1f} ms of pauses "
@@ -205,10 +220,18 @@ def payback(r: ExpertReport) -> str:
     )
     if cost == 0:
         return told
-    behind = np.flatnonzero(net[first:] < 0)
-    if first == len(net) or (behind.size and behind[-1] == len(net) - first - 1):
-        return told + "; not paid back"
-    return told + f"; paid back after {int(behind[-1]) + 1 if behind.size else 0:,} steps"
+    steps = paid_back(r.steps_of)
+    return told + ("; not paid back" if steps is None else f"; paid back after {steps:,} steps")
+
+
+def paid_back(steps: Sequence[StepRow]) -> int | None:
+    """Steps under new maps until these have saved, for good, what all pauses and statistics took. None: never."""
+    first = next((i for i, s in enumerate(steps) if s.decision > 0), len(steps))
+    net = np.cumsum([s.saved_ns - s.pause_ns for s in steps])[first:]
+    behind = np.flatnonzero(net < 0)
+    if net.size == 0 or (behind.size and behind[-1] == net.size - 1):
+        return None
+    return int(behind[-1]) + 1 if behind.size else 0
 
 
 def _percent(share: float) -> str:

@@ -17,6 +17,7 @@ from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.core.jit import PLAIN
 from kvbench.experts.mixture import Mixture
+from kvbench.report.experts import StepRow, paid_back
 from kvbench.report.table import WIDTH, run_table
 
 pytestmark = pytest.mark.skipif(not PLAIN, reason="the same code; compiling all of it takes minutes")
@@ -64,9 +65,24 @@ def test_files_hold_every_step_decision_and_rank(tmp_path):
     assert figures["decisions"] == len(moves)
     assert len(figures["balancedness"]) == 2 * 16
     assert figures["choices"] == 16 * sum(int(s["device_0"]) + int(s["device_1"]) for s in steps) // 16
+    saved = sum(float(step["saved_ms"]) for step in steps)
+    assert figures["saved_ns"] == pytest.approx(1e6 * saved, abs=1)
+    assert figures["paid_back_after_steps"] is None  # eight steps
+    assert all(float(step["saved_ms"]) == 0 for step in steps if step["decision"] == "0")
     assert all(int(move["bytes"]) > 0 and int(move["layers"]) == 16 for move in moves)
     assert call(["plot", str(tmp_path), "--what", "experts", "-o", str(tmp_path / "e.svg")]) == 0
     assert call(["plot", str(tmp_path), "--what", "devices", "-o", str(tmp_path / "d.svg")]) == 0
+
+
+def test_a_move_is_paid_back_when_it_stays_so():
+    def step(number, saved, pause):
+        return StepRow(number, 0, 100, pause, False, 1.0, 1.0, int(number > 1), saved)
+
+    pauses = [0, 0, 50, 0, 0, 60, 0, 0]
+    assert paid_back([step(i, 20 * (i > 1), pauses[i]) for i in range(8)]) == 5
+    assert paid_back([step(i, 10 * (i > 1), pauses[i]) for i in range(8)]) is None
+    assert paid_back([step(i, 60 * (i > 1), pauses[i]) for i in range(8)]) == 0
+    assert paid_back([step(i, 0, 0) for i in range(2)]) is None
 
 
 def test_redundant_experts_take_the_memory_of_blocks():
