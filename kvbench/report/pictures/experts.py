@@ -20,10 +20,9 @@ def experts(run: RunFolder, colour: int) -> Chart | None:
     e = run.experts
     if e is None or e["step"].size == 0:
         return None
-    edges = np.unique(np.linspace(0, e["step"].size, min(_BINS, e["step"].size) + 1).astype(int))
-    seconds = np.array([e["begin_ms"][a:b].mean() for a, b in pairwise(edges)]) / 1000
-    even = np.array([_share(e, slice(a, b)) for a, b in pairwise(edges)])
-    rules = [Rule(float(e["begin_ms"][i]) / 1000, "", "x") for i in np.flatnonzero(np.diff(e["decision"])) + 1]
+    pairs, rules = _pairs(e), _new_maps(e)
+    seconds = np.array([e["begin_ms"][a:b].mean() for a, b in pairs]) / 1000
+    even = np.array([_share(e, slice(a, b)) for a, b in pairs])
     rows = [(name, f"{_share(e, part):.3f}") for name, part in _parts(e)]
     return Chart(
         "experts",
@@ -33,36 +32,51 @@ def experts(run: RunFolder, colour: int) -> Chart | None:
         (Series(run.label, seconds, even, colour),),
         ("", "balancedness"),
         tuple(rows),
-        rules=tuple(rules) if len(rules) <= _DECISIONS else (),
-        note="Lines mark new maps. " if 0 < len(rules) <= _DECISIONS else "",
+        rules=rules,
+        note="Lines mark new maps. " if rules else "",
     )
 
 
 def devices(run: RunFolder, colour: int) -> Chart | None:
-    """Tokens of the emptiest, the mean and the fullest device over time, layers summed."""
+    """Load of devices over time, of the mean one: from the emptiest to the fullest, and the fullest of each layer."""
     e = run.experts
     if e is None or e["step"].size == 0:
         return None
     loads = np.stack([values for name, values in e.items() if name.startswith("device_")])
-    edges = np.unique(np.linspace(0, loads.shape[1], min(_BINS, loads.shape[1]) + 1).astype(int))
-    pairs = list(pairwise(edges))
+    pairs = _pairs(e)
     seconds = np.array([e["begin_ms"][a:b].mean() for a, b in pairs]) / 1000
     means = np.stack([loads[:, a:b].mean(1) for a, b in pairs], axis=1)
+    shares = means / np.maximum(means.mean(0), 1e-9)
+    in_layer = np.array([1.0 / max(_share(e, slice(a, b)), 1e-9) for a, b in pairs])
     series = (
-        Series("fullest", seconds, means.max(0), colour),
-        Series("mean", seconds, means.mean(0), colour, "joined"),
-        Series("emptiest", seconds, means.min(0), colour, "faint", means.min(0) * 0),
+        Series("fullest of each layer", seconds, in_layer, colour),
+        Series("all layers", seconds, shares.max(0), colour, "faint", shares.min(0)),
     )
     rows = [(f"device {i}", f"{row.mean():,.0f}", f"{row.mean() / loads.mean():.2f}") for i, row in enumerate(loads)]
+    rules = _new_maps(e)
     return Chart(
         "devices",
-        "Tokens of expert devices over time",
+        "Load of expert devices over time",
         axis("time (s)", [0.0, *seconds], zero=True, steps=10),
-        axis("tokens a step, all layers", [0.0, *means.max(0)], zero=True),
+        axis("tokens, of the mean device", [0.0, *in_layer, *shares.max(0)], zero=True),
         series,
         ("", "tokens a step", "of the mean"),
         tuple(rows),
+        rules=rules,
+        note="The area: emptiest to fullest device, layers summed. " + ("Lines mark new maps. " if rules else ""),
     )
+
+
+def _pairs(e: dict[str, F64]) -> list[tuple[int, int]]:
+    """First step and the one behind the last, of each point."""
+    edges = np.unique(np.linspace(0, e["step"].size, min(_BINS, e["step"].size) + 1).astype(int))
+    return list(pairwise(edges.tolist()))
+
+
+def _new_maps(e: dict[str, F64]) -> tuple[Rule, ...]:
+    """When steps began to read them."""
+    rules = [Rule(float(e["begin_ms"][i]) / 1000, "", "x") for i in np.flatnonzero(np.diff(e["decision"])) + 1]
+    return tuple(rules) if len(rules) <= _DECISIONS else ()
 
 
 def _share(e: dict[str, F64], part: Any) -> float:
