@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.jit import still
 from ..core.journal import Counters
 from ..engine.settings import EngineSettings
 from ..scheduler.state import Engine
@@ -76,6 +77,7 @@ _SUMMED = (
 
 def _read(engine: Engine) -> dict[str, Any]:
     """The engine's scalars, and those of its parts."""
+    engine = still(engine)
     e, pool = engine.read(), engine.pool.read()
     return {
         **{name: int(value) for name, value in e.items() if isinstance(value, int | np.integer | np.bool_)},
@@ -102,7 +104,7 @@ def _copies(engine: Engine) -> dict[str, int]:
 
 def metadata_bytes(engine: Engine) -> int:
     """Bytes of the structures that describe blocks: records, free queue, prefix cache, used block tables."""
-    total = 0
+    total, engine = 0, still(engine)
     for part in (engine.pool, engine.tree, engine.hashes, engine.slots):
         total += sum(v.nbytes for v in part.read().values() if isinstance(v, np.ndarray))
     return total

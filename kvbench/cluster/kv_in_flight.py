@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..core.errors import KvbenchError
+from ..core.jit import still
 from ..memory.operations import (
     DRAINING,
     MOVING,
@@ -31,7 +32,7 @@ from ..scheduler.state_columns import BLOCKS
 
 def check_transfers(engines: Sequence[Engine], operations: Operations) -> None:
     """Raise KvbenchError that names the first block which is still read or written and was let go."""
-    ops = operations.read()
+    ops, engines = operations.read(), [still(e) for e in engines]
     rows, blocks = ops["rows"], ops["blocks"]
     under_way = np.isin(rows[:, OP_STATE], (MOVING, DRAINING)) & (rows[:, OP_KIND] == SEND)
     for row in rows[under_way]:

@@ -51,7 +51,7 @@ from ..pairs.state import DUE, QUIT, SENT, TURN
 from ..pairs.state import LANDED as KV_LANDED
 from ..routing.router import ENDED as LEFT
 from ..routing.router import NO_ENGINE
-from ..scheduler.mail import ACCEPT, LANDED, LEAVE, post
+from ..scheduler.mail import ACCEPT, LANDED, LEAVE, is_unread, post
 from ..scheduler.mail import CONTROL as FOR_PYTHON
 from ..scheduler.queues import take_ended
 from ..scheduler.side import BOTH, PREFILL
@@ -216,6 +216,8 @@ def tell_ends(w, e):
 @jit
 def _tell_pair(w, e):
     """The other side hears the news of an engine, and the clients and the router through it."""
+    if e.ended_head == NO_SEQ and not is_unread(e.side.outbox):
+        return
     if e.side.role == PREFILL:
         seq = e.ended_head
         while seq != NO_SEQ:

@@ -12,6 +12,7 @@ from ..client.clients import FLUSH, REPORT, announce, make_clients
 from ..core import journal as core_journal
 from ..core.ahead import Unit, begin
 from ..core.errors import KvbenchError, UsageError
+from ..core.jit import still
 from ..core.journal import STEP_COLUMNS, Counters
 from ..core.requests import I64, Requests
 from ..core.units import NEVER_NS
@@ -310,18 +311,20 @@ class Simulation:
         generated = q["generated"].copy()
         for e in self.engines:
             settle_slots(e)
+        engines = [still(e) for e in self.engines]
+        for e in engines:
             running = np.flatnonzero((q["slot"] >= 0) & (q["engine"] == e.number))
             generated[running] = e.slots.rec[q["slot"][running], GENERATED]
         sample = np.arange(status.size) - q["first"][q["request"]]
         heard = sample == 0 if self.settings.beam.width else slice(None)  # beams give one result
-        lives = [*(old for old, _ in self._retired), *self.engines]
+        lives = [*(still(old) for old, _ in self._retired), *engines]
         journals = [e.journal.read() for e in lives]
         step_engine = np.repeat([e.number for e in lives], [j["num_steps"] * bool(j["steps"].size) for j in journals])
-        if self.fleet.pairs:
-            q = joined(q, self.world.pairs)
+        if self._pairs is not None:
+            q = joined(q, self._pairs)
         parts = parts_of(q, status, self.fleet.settings, self._waits(), fetches(self.engines, q["engine"]))
-        if self.fleet.pairs:
-            parts = with_decode_queue(parts, self.seqs.read(), self.world.pairs)
+        if self._pairs is not None:
+            parts = with_decode_queue(parts, self.seqs.read(), self._pairs)
         return core_journal.Journal(
             request_index=q["request"][heard],
             sample=sample[heard],
@@ -358,8 +361,8 @@ class Simulation:
 
     def _columns(self, sequences: dict[str, I64]) -> dict[str, I64]:
         """What only a fleet, or engines with tiers, have for each sequence."""
-        if self.fleet.pairs:
-            return decode_columns(sequences, self.world.pairs, self.seqs.scheduled.copy())
+        if self._pairs is not None:
+            return decode_columns(sequences, self._pairs, self.seqs.scheduled.copy())
         columns = tier_columns(self.engines, sequences["engine"], sequences["cached"])
         if self.fleet.router is None:
             return columns
@@ -390,7 +393,8 @@ class Simulation:
 
     def pair_times(self) -> PairTimes:
         """Times between prefill and decode engines, where there are such."""
-        return pair_times(self.seqs.read(), self.world.pairs)
+        assert self._pairs is not None
+        return pair_times(self.seqs.read(), self._pairs)
 
     def counters_by_engine(self) -> list[Counters]:
         """The same, of each that a router chooses between: an instance is the sum of its ranks."""

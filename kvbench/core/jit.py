@@ -293,9 +293,8 @@ def _typed(args: tuple[Any, ...], signature: list[Any], fields: list[str], name:
     out = []
     for value, kind, field in zip(args, signature, fields, strict=True):
         if isinstance(kind, types.Array):
-            found = numba.typeof(value)
-            if found != kind:
-                raise TypeError(f"{name}.{field} wants {kind}, got {found}")
+            if not _is_plain_array(value, kind) and numba.typeof(value) != kind:
+                raise TypeError(f"{name}.{field} wants {kind}, got {numba.typeof(value)}")
             out.append(value)
         elif isinstance(kind, types.Float):
             out.append(float(value))
@@ -306,6 +305,44 @@ def _typed(args: tuple[Any, ...], signature: list[Any], fields: list[str], name:
         else:
             out.append(value)
     return out
+
+
+def _is_plain_array(value: Any, kind: types.Array) -> bool:
+    """Whether it certainly is of that type: Numba's own answer takes ten times as long, and there are hundreds."""
+    return (
+        type(value) is np.ndarray
+        and value.ndim == kind.ndim
+        and value.dtype == _DTYPES.get(kind.dtype)
+        and value.flags.carray
+    )
+
+
+_DTYPES = {t: np.dtype(str(t)) for t in (types.int64, types.int32, types.uint64, types.float64, types.uint8)}
+
+
+class Still:
+    """A struct as it is now, for who reads many of its fields in Python: each part is read once, when it is asked for.
+
+    Reading one field of a struct makes Python objects of all of them. Arrays are the struct's own.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def read(self) -> dict[str, Any]:
+        values: dict[str, Any] = self._state.read()
+        return values
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        for field, value in self.read().items():
+            self.__dict__[field] = Still(value) if hasattr(type(value), "numba_type") else value
+        return self.__dict__[name]
+
+
+def still(state: T) -> T:
+    return state if PLAIN else Still(state)  # type: ignore[return-value]
 
 
 def _plain_struct(cls: type[T], fields: list[str]) -> type[T]:

@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 
 from ..core.errors import KvbenchError
+from ..core.jit import still
 from ..core.requests import I64
 from ..memory.operations import (
     FREE_ROW,
@@ -56,6 +57,7 @@ from .probe import settle_slots
 def check_integrity(e: Engine) -> None:
     """Raise KvbenchError that names the first thing that does not add up."""
     settle_slots(e)
+    e = still(e)
     holders = _holders(e)
     if e.rules.cache_kind == RADIX:
         _check_radix(e, holders)

@@ -53,6 +53,12 @@ def _read(e):
     )
 
 
+@entry
+def fault_of(e):
+    """Why the loop stopped, see state_columns.NO_FAULT."""
+    return e.fault
+
+
 def fields_of(state: Any) -> dict[str, Any]:
     """All fields of a state struct by name; its arrays are the struct's own."""
     fields: dict[str, Any] = state.read()

@@ -214,8 +214,9 @@ def detach_target(ops, row, pool):
 
 @jit
 def _untouch(ops, pool, first, count):
+    in_flight, blocks = pool.in_flight, ops.blocks
     for i in range(first, first + count):
-        pool.in_flight[ops.blocks[i]] -= 1
+        in_flight[blocks[i]] -= 1
 
 
 @jit

@@ -163,6 +163,7 @@ def hand_over(pairs, c, engines, ready, stepping, seq, now):
         push_event(c.events, now, DEADLINE, DEADLINES * k + BEAT)
     pairs.load[k] += 1
     pairs.handed[seq] = 1
+    pairs.first_unread, pairs.last_handed = min(pairs.first_unread, seq), max(pairs.last_handed, seq)
     q.engine[seq] = k
     # without its first token its last one is computed again
     q.present[seq] = q.prompt[seq] - np.int64(not pairs.hands_out)
@@ -295,11 +296,14 @@ def _beat(pairs, c, k, now):
     if pairs.load[k] == 0:
         pairs.beating[k] = 0
         return
-    q = c.seqs
-    for seq in range(q.state.size):
-        wanted = pairs.handed[seq] == 1 and pairs.arrived_ns[seq] == NOT_YET and q.state[seq] < FIRST_TERMINAL
-        if wanted and q.engine[seq] == k and pairs.deaf == 0:
-            leases.beat(pairs.leases, seq, now)
+    state, engine, handed, arrived = c.seqs.state, c.seqs.engine, pairs.handed, pairs.arrived_ns
+    first = pairs.last_handed + 1
+    for seq in range(pairs.last_handed, pairs.first_unread - 1, -1):
+        if handed[seq] == 1 and arrived[seq] == NOT_YET and state[seq] < FIRST_TERMINAL:
+            first = seq
+            if engine[seq] == k and pairs.deaf == 0:
+                leases.beat(pairs.leases, seq, now)
+    pairs.first_unread = first
     pairs.beats += 1
     push_event(c.events, now + pairs.leases.interval, DEADLINE, DEADLINES * k + BEAT)
 

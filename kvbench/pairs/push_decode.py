@@ -131,19 +131,20 @@ def _notice(e):
     side = e.side
     if side.unseen == 0:
         return
+    queue, connection, seen = side.queue, side.connection, side.seen
     kept = np.int64(0)
     for i in range(side.num_queued):
-        seq = side.queue[i]
-        if side.connection[seq] > CONNECTED:
+        seq = queue[i]
+        if connection[seq] > CONNECTED:
             side.num_ended -= 1
-            side.unseen -= 1 - side.seen[seq]
+            side.unseen -= 1 - seen[seq]
             post(side.outbox, GIVEN_UP, seq)
             close_sequence(e, seq, end_of(e, seq))
             continue
-        if side.connection[seq] == CONNECTED and side.seen[seq] == 0:
+        if connection[seq] == CONNECTED and seen[seq] == 0:
             side.unseen -= 1
-            side.seen[seq] = 1
-        side.queue[kept] = seq
+            seen[seq] = 1
+        queue[kept] = seq
         kept += 1
     side.num_queued = kept
 
@@ -152,14 +153,14 @@ def _notice(e):
 def _poll_transfers(e):
     """What has arrived waits for a place; what failed gives its memory back."""
     side, rec = e.side, e.slots.rec
-    if side.num_holding == 0:
+    if side.num_ended == 0:
         return
-    kept = np.int64(0)
+    holding, kept = side.holding, np.int64(0)
     for i in range(side.num_holding):
-        slot = side.holding[i]
+        slot = holding[i]
         seq = rec[slot, SEQ]
         if rec[slot, PHASE] == LOADING or rec[slot, PHASE] == DRAINS:
-            side.holding[kept] = slot
+            holding[kept] = slot
             kept += 1
             continue
         side.num_ended -= 1

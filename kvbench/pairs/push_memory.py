@@ -52,31 +52,29 @@ def _to_return(e, seq):
 @jit
 def _retractable(e):
     """What a retraction of everybody would free."""
-    rec, total = e.slots.rec, e.slots.running * 0
+    rec, prompt, step = e.slots.rec, e.seqs.prompt, e.calendar.step  # by name: see token_budget.schedule_running
+    total = np.int64(0)
     slot = e.slots.head
     while slot != NO_SLOT:
-        total += e.seqs.prompt[rec[slot, SEQ]] + _generated(e, slot)
+        total += prompt[rec[slot, SEQ]] + rec[slot, GENERATED]
+        if rec[slot, SINCE] >= 0:
+            total += step - rec[slot, SINCE]
         slot = rec[slot, NEXT]
     return total
-
-
-@inline
-def _generated(e, slot):
-    since = e.slots.rec[slot, SINCE]
-    return e.slots.rec[slot, GENERATED] + (e.calendar.step - since if since >= 0 else 0)
 
 
 @jit
 def _budget(e, retractable, preallocated):
     """Tokens that may be preallocated. It can be negative."""
-    q, rec, side, clip = e.seqs, e.slots.rec, e.side, e.rules.clip_max_new_tokens
+    rec, side, clip = e.slots.rec, e.side, e.rules.clip_max_new_tokens
+    max_tokens, prompt = e.seqs.max_tokens, e.seqs.prompt
     lone = retractable
     slot = e.slots.head
     if slot != NO_SLOT:
         lone = np.int64(0)
     while slot != NO_SLOT:
         seq = rec[slot, SEQ]
-        lone = max(lone, min(q.max_tokens[seq], clip) + q.prompt[seq])
+        lone = max(lone, min(max_tokens[seq], clip) + prompt[seq])
         slot = rec[slot, NEXT]
     reserve = max(side.reserved * (_num_live(e) + preallocated), lone - retractable)
     for i in range(side.num_retracted):

@@ -82,14 +82,15 @@ def _let_in(e):
     side = e.side
     if side.num_ended == 0:
         return
+    queue, connection = side.queue, side.connection
     kept, at = np.int64(0), np.int64(0)
     while at < side.num_queued:
-        seq = side.queue[at]
-        now = side.connection[seq]
+        seq = queue[at]
+        now = connection[seq]
         if now == CONNECTED and side.num_marks == 0:
             break
         if now == UNCONNECTED:
-            side.queue[kept] = seq
+            queue[kept] = seq
             kept += 1
         elif now == CONNECTED:
             side.num_ended -= 1

@@ -32,8 +32,11 @@ def connect(e, seq, how):
 @inline
 def keep_from(side, at, kept):
     """What the walk did not reach, from place `at` on, follows the `kept` that it passed over."""
+    if at == kept:
+        return
+    queue = side.queue
     for i in range(at, side.num_queued):
-        side.queue[kept + i - at] = side.queue[i]
+        queue[kept + i - at] = queue[i]
     side.num_queued += kept - at
 
 

@@ -75,6 +75,7 @@ class Pairs:
     begun_ns, arrived_ns   (n,) first operation, last end
     freed_ns        (n,) the prefill side has let go
     bytes           (n,) that were given to links
+    first_unread, last_handed   pull: no sequence before or behind these waits to be read
     held            sequences that the prefill side holds
     failed, retried, expired, beats   transfers, leases, heartbeats so far
     """
@@ -114,6 +115,8 @@ class Pairs:
     arrived_ns: "i8[::1]"
     freed_ns: "i8[::1]"
     bytes: "i8[::1]"
+    first_unread: "i8"
+    last_handed: "i8"
     held: "i8"
     failed: "i8"
     retried: "i8"
@@ -169,6 +172,8 @@ def make_pairs(
         *zeros,
         *times,
         np.zeros(n, np.int64),
+        n,
+        -1,
         0,
         0,
         0,
@@ -188,7 +193,7 @@ def no_pairs(seqs: Sequences) -> Pairs:
 
 _NUMBERS = (
     "num_prefill again deaf mute late pulls tells_unread hands_out block_tokens block_bytes block_fragments layers "
-    "bootstrap_ns arrival_ns held failed retried expired beats"
+    "bootstrap_ns arrival_ns first_unread last_handed held failed retried expired beats"
 ).split()
 
 

@@ -26,6 +26,7 @@ from ..core.requests import I64, Requests
 from ..costs.axes import Grid, Line
 from ..costs.tables import CostTables, Overheads, build_tables
 from ..engine.integrity import check_integrity
+from ..engine.observe import fault_of
 from ..engine.probe import drain_copies
 from ..engine.settings import EngineSettings
 from ..offline.warm import prepared
@@ -215,7 +216,7 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
             prepared(simulation)
             status, intact = _run(simulation, MOST_TURNS * (len(table) + 10), visited)
-        if any(e.fault == OUT_OF_KV for e in simulation.engines) and settings.scheduler.enable_mixed_chunk:
+        if any(fault_of(e) == OUT_OF_KV for e in simulation.engines) and settings.scheduler.enable_mixed_chunk:
             early = True  # the engine would end here as well
         else:
             what = _wrong(simulation, status, intact)
@@ -246,7 +247,7 @@ def _run(simulation: Simulation, most_turns: int, visited: I64) -> tuple[int, bo
 
 
 def _wrong(simulation: Simulation, status: int, intact: bool) -> str:
-    if any(e.fault != NO_FAULT for e in simulation.engines):
+    if any(fault_of(e) != NO_FAULT for e in simulation.engines):
         return simulation.fault()
     if not intact:
         _check_all(simulation)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..cluster.fleet import Fleet, Member
 from ..cluster.simulation import Simulation
+from ..core.jit import still
 from ..core.journal import FINISHED, NEVER, PARTIAL
 from ..costs.tables import CostTables
 from ..engine.settings import PREFILL_FIRST, EngineSettings
@@ -108,8 +109,9 @@ def unvisited(c: Combination, visited: NDArray[np.int64]) -> list[str]:
 
 def left_behind(simulation: Simulation) -> str:
     """What is not as it was before the run, or was handed out twice, as a sentence; "" when nothing is."""
-    pairs, journal = simulation.world.pairs, simulation.journal()
-    for e in simulation.engines:
+    world, journal = still(simulation.world), simulation.journal()
+    pairs = world.pairs
+    for e in map(still, simulation.engines):
         free = e.pool.num_free + (0 if e.rules.cache_kind == HASHED else e.tree.evictable)
         for what, value, wanted in (
             ("free or cached blocks", free, e.pool.num_blocks),
@@ -125,7 +127,7 @@ def left_behind(simulation: Simulation) -> str:
     over = journal.finish_ns != NEVER
     parts = journal.parts_ns[over].sum(1) - (journal.finish_ns - journal.arrival_ns)[over]
     for what, count in (
-        ("operations that are open", simulation.world.operations.open),
+        ("operations that are open", world.operations.open),
         ("prompts that are held", pairs.held),
         ("sequences that load a decode engine", int(np.abs(pairs.load).sum())),
         ("sequences that are not over", int((journal.status == PARTIAL).sum())),
