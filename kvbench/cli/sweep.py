@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from .progress import ProgressBar
 
 if TYPE_CHECKING:
     from ..report.sweep import Sweep
+    from ..sweep.grid import Point
     from ..sweep.resume import Planned
 
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("-j", "--jobs", metavar="N", type=click.IntRange(min=1), help="Workers; all cores by default.")
 @click.option("--backend", type=click.Choice(["loky", "dask", "ray"]), default="loky", help="Processes, or a cluster.")
 @click.option("--address", metavar="URL", help="Of the cluster's scheduler: tcp://host:8786 (dask).")
+@click.option("--plot", metavar="FILE", help="SVG or PNG: goodput of the values of the first --grid, row by row.")
 @click.option("--json", "as_json", is_flag=True, help="Print the points as JSON instead of the table.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no warnings.")
 def sweep_command(**parameters: Any) -> int:
@@ -58,6 +60,8 @@ def sweep_command(**parameters: Any) -> int:
     axes = [parse_axis(text) for text in parameters["grids"]]
     axes = with_seeds(axes, parameters["seeds"], configured(parameters).config["seed"])
     points = make_points(axes, lambda changes: configured(parameters, changes))
+    if parameters["plot"] is not None:
+        _check_plot(parameters["plot"], points)
     measured = any(point.system.config["clock"] == "measured" for point in points)
     run = _runner(parameters, measured)
     folder = result_folder(Path(parameters["output"]).absolute(), parameters["force"])
@@ -69,10 +73,32 @@ def sweep_command(**parameters: Any) -> int:
         found, failed = run_sweep(planned, run, progress, _warner(quiet))
     write_whole(folder / "sweep.csv", sweep_csv(found))
     _check_seen(planned, found, folder)
+    if parameters["plot"] is not None and found.complete:
+        _draw(parameters["plot"], found, len(axes[0].keys))
     click.echo(_shown(found, parameters["as_json"]), nl=False)
     if not quiet:
         say(f"wrote sweep.csv and a folder for each point to {parameters['output']}")
     return _exit_code(found, failed)
+
+
+def _check_plot(path: str, points: Sequence[Point]) -> None:
+    """UsageError: it could not be written, or there is nothing to draw."""
+    from ..metrics.slo import Slo
+    from ..report.plot import check_picture
+
+    check_picture(Path(path))
+    if not any(Slo(**point.system.config.section("slo")) for point in points):
+        raise UsageError("--plot draws goodput; promise something: --set slo.ttft=2000 --set slo.tpot=50")
+
+
+def _draw(path: str, found: Sweep, num_keys: int) -> None:
+    from ..report.files import write_whole
+    from ..report.pictures.designs import designs_chart
+    from ..report.plot import picture
+
+    chart = designs_chart(found, num_keys)
+    if chart is not None:
+        write_whole(Path(path), [picture([chart], Path(path).suffix)])
 
 
 def _say_first(planned: Planned, backend: str) -> None:

@@ -53,7 +53,7 @@ def verb(pairs, c, engines, ready, stepping, what, subject, k, now):
     if what == SENT:
         _sent(pairs, c, engines, ready, stepping, subject, now)
     elif what == QUIT:
-        c.seqs.flagged[subject] = pairs.quit[subject] = 1
+        pairs.quit[subject] = 1
         _break(pairs, c, engines, ready, stepping, subject, now)
     elif what == LANDED:
         _landed(pairs, c, engines, ready, stepping, subject, now)
@@ -107,6 +107,7 @@ def _wind_up(pairs, c, engines, ready, stepping, seq, now):
             _post(engines, ready, stepping, legs.engine[seq], LEAVE, seq, now)
     elif pairs.moving[seq] == 0 and pairs.handed[seq] == 1 and c.seqs.state[seq] < FIRST_TERMINAL:
         d = c.seqs.engine[seq]
+        c.seqs.flagged[seq] = pairs.quit[seq]
         engines[d].side.connection[seq] = BROKEN
         _post(engines, ready, stepping, d, LEAVE, seq, now)
 

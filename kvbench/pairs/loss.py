@@ -136,6 +136,8 @@ def begin_again(pairs, engines, q, seq):
     for row in range(ops.rows.shape[0]):
         if ops.rows[row, OP_KIND] == SEND and ops.rows[row, OP_OWNER] == seq:
             ops.rows[row, OP_ATTEMPT] = NO_ATTEMPT
+    if legs.scheduled[seq] < 0:  # its first step is that of its first attempt, on whichever side
+        legs.scheduled[seq] = q.scheduled[seq]
     legs.state[seq] = ARRIVED
     legs.generated[seq] = q.generated[seq] = legs.flagged[seq] = q.flagged[seq] = q.present[seq] = 0
     legs.first_token[seq] = legs.last_token[seq] = q.last_token[seq] = q.scheduled[seq] = q.finish[seq] = -1

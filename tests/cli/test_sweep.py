@@ -283,3 +283,15 @@ def test_a_large_sweep_shows_its_fronts(fake_engine, tmp_path, capsys):
     assert len(frame) == 42
     if not frame.pareto_tpot.all():
         assert "points are on none and only in sweep.csv" in " ".join(printed.split())
+
+
+def test_designs_of_the_first_grid_are_drawn_beside_each_other(runs, tmp_path, capsys):
+    picture = tmp_path / "where.svg"
+    grid = ["--grid", "cache.blocks:block_tokens=3000:8,4000:16", "--grid", "arrivals.rate=5,10", *ALONE]
+    assert sweep(tmp_path / "out", *grid, "--plot", str(picture)) != 0
+    assert "promise something" in capsys.readouterr().err
+    assert sweep(tmp_path / "out", *grid, "--plot", str(picture), "--set", "slo.ttft=2000") == 0
+    assert "goodput/s" in capsys.readouterr().out
+    text = picture.read_text()
+    assert all(name in text for name in ("3000:8", "4000:16", "rate 5", "rate 10"))
+    assert text.count("<circle") == 4
