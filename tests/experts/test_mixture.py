@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.costs.classes import fitted
@@ -14,8 +16,9 @@ from kvbench.costs.exchange import LOW_LATENCY, Network, exchange_of
 from kvbench.costs.keys import DEFAULTS
 from kvbench.costs.named import find_device, find_model
 from kvbench.experts.keys import EplbSettings, LoadSettings
-from kvbench.experts.layout import Layout, replica_counts
+from kvbench.experts.layout import Layout, check_map, replica_counts
 from kvbench.experts.mixture import Mixture, Ranks
+from kvbench.experts.policies import POLICIES
 from kvbench.experts.popularity import Routing
 
 STEP_NS = 20_000_000
@@ -83,6 +86,28 @@ def test_what_a_map_saves_is_the_time_of_the_same_steps_without_it(mode, replica
     assert on.records.saved_ns == pytest.approx(differs, abs=2)
     assert sum(differs) > 0
     assert off.records.saved_ns == [0] * 60
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(sorted(POLICIES)),
+    st.sampled_from(["off", "static", "dynamic-sync", "dynamic-async"]),
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=4, max_size=4), min_size=6, max_size=9
+    ),
+)
+def test_tokens_over_experts_and_slots_are_tokens_times_top_k_in_every_step_and_layer(policy, mode, steps):
+    """Of two domains, whatever ranks do, under every policy and mode."""
+    eplb = EplbSettings(mode, policy, window=3, interval=4, redundant=4)
+    load = LoadSettings(exponent=1.2, drift="tenant")
+    m = Mixture(Routing(3, 16, 2), Layout(16, 20, 4), Ranks(4, 1), exchange(), load, eplb, 7, domains=2)
+    terms = np.zeros((4, 4))
+    for i, of_ranks in enumerate(np.array(steps)):
+        first = of_ranks.sum(0) // 3
+        m.step(i, i * STEP_NS, of_ranks, terms, np.stack([first, of_ranks.sum(0) - first], axis=1))
+        chosen = int(of_ranks.sum()) * 2
+        assert m._counts.sum(1).tolist() == m._of_slots.sum(1).tolist() == m._of_devices.sum(1).tolist() == [chosen] * 3
+        check_map(m.balancer.tables.experts, m.layout)
 
 
 def test_requests_of_two_domains_have_popularities_of_their_own():
