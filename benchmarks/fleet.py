@@ -20,7 +20,7 @@ import router
 from tabulate import tabulate
 
 from kvbench.bench.configure import configure
-from kvbench.bench.fleet import fleet_of
+from kvbench.bench.fleet_engines import fleet_of
 from kvbench.bench.step_times import step_costs
 from kvbench.bench.system import build_system
 from kvbench.cluster.simulation import Simulation

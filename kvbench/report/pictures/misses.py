@@ -12,6 +12,7 @@ import numpy as np
 from ..curves import Line, horizontal, lines_of, lowest
 from ..grid import CAPACITY, HIT, MISS, Grid, GridRow, miss
 from .chart import GREY, INK, Axis, Chart, Rule, Series, axis, duration, short
+from .fleet import crossing
 from .labels import MOST_LINES
 
 SIZES = ("block_bytes", "device_blocks")
@@ -21,10 +22,15 @@ BELOW = {MISS: "Below the optimum no cache gets", HIT: "Above the optimum no cac
 
 
 def grid_charts(table: Grid, curve: str = MISS) -> list[Chart]:
-    """What there is to draw; nothing where no axis has several numbers, or no line two points."""
+    """What there is to draw; nothing where no axis has several numbers, or no line two points.
+
+    Policies of a router over two axes and more are too many lines: where they cross is one chart.
+    """
     over = horizontal({key: [row.values[i] for row in table.rows] for i, key in enumerate(table.keys)})
     if over is None:
         return []
+    if len(table.keys) > 2 and (crossed := crossing(table)) is not None:
+        return [crossed]
     return [chart for chart in (_ratio(table, over, curve), _tail(table, over)) if chart is not None]
 
 
