@@ -59,6 +59,9 @@ def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> 
                 raise UsageError(
                     f"{config.where[name]}: storage lies behind a host; set tiers.host.ratio, blocks or bytes, too"
                 )
+        where = config.where["tiers.host.write"]
+        if config["tiers.host.write"] == "write_back":
+            raise UsageError(f"{where}: write_back has no host to write to; set tiers.host.ratio, blocks or bytes, too")
         return TierRules()
     block_bytes = _block_bytes(config, deployment, budget)
     blocks = _host_blocks(config, budget, block_bytes["host"])

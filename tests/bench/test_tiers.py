@@ -21,6 +21,7 @@ from .test_run import configured, run
         (("tiers.host.ratio=1", "links.host.up=0.0001"), "0.001 is the least"),
         (("tiers.host.blocks=60000", "cache.blocks=100", "check=true"), "there are 60,100; lower tiers.host.blocks"),
         (("tiers.host.blocks=900000000", "cache.blocks=100"), "of this machine's memory"),
+        (("tiers.host.write=write_back",), "write_back has no host to write to"),
         (("tiers.host.bytes=10",), "is less than a block"),
         (("tiers.host.ratio=1", "tiers.storage.min_prefetch_tokens=100"), "is no multiple of block_tokens = 16"),
         (("tiers.host.ratio=1", "device=gb200"), "a tier needs a link"),
