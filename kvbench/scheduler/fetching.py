@@ -58,10 +58,12 @@ from .queues import queue_by_arrival, queue_by_urgency, queue_remove
 from .spent import STEPS
 from .state import set_state
 from .state_columns import (
+    BLOCKS,
     CANCEL_FREES,
     FETCHING,
     FIRST_TERMINAL,
     IN_PREFILL,
+    KNOWN,
     LOAD_UNHELD,
     NO_SEQ,
     NO_SLOT,
@@ -107,7 +109,7 @@ def _fetch(e, seq):
     stop = host.find(tier, hits, limit)
     if (stop - hits) * bt < max(t.min_load_tokens, 1):
         return rest
-    whole = (known + bt - 1) // bt - hits + tied
+    whole = (known + bt - 1) // bt - hits + tied + _promised(e)
     if whole + (0 if t.layerwise else e.rules.watermark_blocks) > kv.available(e):
         return rest
     t.of_seq[seq, TRIED] = q.preemptions[seq] + 1
@@ -122,6 +124,15 @@ def _fetch(e, seq):
     set_state(e, seq, FETCHING)
     t.of_seq[seq, SINCE] = e.now
     return 0
+
+
+@inline
+def _promised(e):
+    """Blocks that the prompt in the middle of its prefill was admitted with and has not taken yet (SGLang)."""
+    slot, bt, rec = e.chunk, e.rules.block_tokens, e.slots.rec
+    if slot == NO_SLOT:
+        return np.int64(0)
+    return (rec[slot, KNOWN] + bt - 1) // bt - rec[slot, BLOCKS] + 1
 
 
 @inline

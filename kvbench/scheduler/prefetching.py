@@ -255,6 +255,10 @@ def _store(e, row):
     first, count = rows[row, OP_TIER_FIRST], rows[row, OP_TIER_COUNT]
     if rows[row, OP_STATE] != ENDED:
         return
+    if store.slots.size < count:  # what was written back is of many sequences
+        store.slots = np.zeros(2 * count, np.int32)
+    if tier.slots.size < count:
+        tier.slots = np.zeros(2 * count, np.int32)
     taken = 0
     for i in range(first, first + count):
         slot = np.int64(ops.blocks[i])
