@@ -111,19 +111,19 @@ def hear_first_tokens(w, e):
 def look_at_all(w, seq, now):
     """What every engine that the router knows would say of itself now, and of a sequence that asks for its prefix (or
     NO_SEQ). Of prefill and decode engines it knows the first."""
-    for port in range(w.router.accepts.size):
-        forget_report(w.router, port)
-        for k in range(w.first[port], w.first[port + 1]):
-            w.look(w.engines[k], w.router, seq)
-        w.router.as_of[port] = now
+    for k in range(w.first[w.router.accepts.size]):
+        w.look(w.engines[k], w.router, seq)
+        w.router.as_of[w.port[k]] = now
 
 
 def look(e, router, seq):
-    """The load of an engine as it is now, and what it has cached of a sequence."""
+    """The load of an engine as it is now, and what it has cached of a sequence; the first rank of an instance first."""
+    port = router.port[e.number]
+    if e.number == 0 or router.port[e.number - 1] != port:
+        forget_report(router, port)
     waiting = e.num_waiting + _unread(e) + e.coming
     report(router, e.number, waiting + e.slots.holders, waiting, _uncomputed(e), kv.used_blocks(e), e.pool.num_blocks)
     if seq != NO_SEQ and router.wants_truth:
-        port = router.port[e.number]
         router.truth[port] = max(router.truth[port], _cached_tokens(e, seq))
 
 

@@ -69,3 +69,15 @@ def test_what_it_refuses():
     none = replace(VLLM, cache=replace(VLLM.cache, kind="none"))
     with pytest.raises(UsageError, match="has nothing to replay"):
         replay_fleet(offline(asks()), fleet_of([VLLM, none], RouterSettings()))
+
+
+@pytest.mark.parametrize("policy", ["kv-aware", "scorers", "predicted-ttft"])
+def test_what_is_true_now_is_asked_before_every_decision(policy):
+    """Events come at once here, so they and the truth agree; caches are so small that what was true is not for long."""
+    system = replace(VLLM, cache=replace(VLLM.cache, num_blocks=24))
+    told, true = (
+        replay_fleet(offline(asks(120)), fleet_of([system] * 3, RouterSettings(policy, belief=belief, seed=2)))
+        for belief in ("events", "truth")
+    )
+    assert told == true
+    assert told["evicted_blocks"] > 0
