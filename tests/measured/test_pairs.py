@@ -13,7 +13,6 @@ from kvbench.cluster.incidents import Incident
 from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import FAILED, FINISHED
 from kvbench.engine.settings import EngineSettings
-from kvbench.measured import copies, run, worker
 from kvbench.measured.copies import Copies
 from kvbench.measured.run import MeasuredRun
 from kvbench.pairs.settings import Fault
@@ -25,34 +24,16 @@ from ..engine.test_runs import SGLANG, VLLM
 from ..engine.workloads import Ask
 from ..pairs.test_faults import chats, random_asks, random_faults, random_incidents
 from ..pairs.test_pairs import assert_baseline, assert_times_add_up, paired, rules
+from .clock import set_clock
 
 ROUNDS = 300 if os.environ.get("KVBENCH_LONG") == "1" else 12
 AT_ONCE = {"setup_ns": 0.0, "fragment_ns": 0.0, "ns_per_byte": 0.0, "fair": False}
 
 
-class Clock:
-    """Stands for `time`: whoever looks at it finds that a little has passed, so that a run can be had again."""
-
-    def __init__(self, random: np.random.Generator) -> None:
-        self._random, self._now = random, 0
-
-    def perf_counter_ns(self) -> int:
-        self._now += int(self._random.integers(100, 3_000))
-        return self._now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    """Sets the clock of a run; copies take up to so many ns."""
-
-    def start(random: np.random.Generator, longest_copy: int) -> None:
-        for module in (copies, run, worker):
-            monkeypatch.setattr(module, "time", Clock(random))
-        monkeypatch.setattr(
-            Copies, "_timed", lambda self, move: self._launch(move) or int(random.integers(1, longest_copy))
-        )
-
-    return start
+    """Sets the clock of a run."""
+    return lambda random, longest_copy: set_clock(monkeypatch, random, longest_copy)
 
 
 def measured(asks: list[Ask], settings: EngineSettings, pair, incidents=(), again=False, plant="", **decode):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kvbench.core.errors import KvbenchError
 from kvbench.measured.copies import Copies
@@ -15,15 +17,18 @@ from kvbench.measured.run import MeasuredRun
 from kvbench.memory.operations import LOAD, OP_KIND, OP_NUMBER
 from kvbench.offline.warm import prepared
 from kvbench.tiers.host import EVICTED
-from kvbench.tiers.rules import StoreRules, TierRules
+from kvbench.tiers.rules import LinkRules, StoreRules, TierRules
 from kvbench.tiers.state import ARRIVED_BLOCKS
 
 from ..engine.compare import small_tables
 from ..engine.digest_model import DigestModel
+from ..engine.test_against_reference import LONG, PHASES, SYSTEMS
 from ..engine.test_clients import plain
-from ..engine.test_measured import check_tokens
+from ..engine.test_measured import JIT, check_tokens
 from ..engine.test_runs import SGLANG, VLLM
+from ..engine.test_tiers import revisits, stores, with_memory
 from ..engine.workloads import request_table
+from .clock import set_clock
 
 DOCUMENTS = (0, 1, 2, 3, 0, 2, 4, 1, 3, 0, 4, 2)
 STORE = StoreRules(150, block_bytes=32, min_prefetch_tokens=8, stop="wait_complete", batch_blocks=7)
@@ -144,6 +149,63 @@ def test_who_writes_under_a_copy_is_noticed(monkeypatch):
     monkeypatch.setattr(Copies, "look", spoilt)
     with pytest.raises(KvbenchError, match=r"slot \d+ of host memory was written while it was being loaded"):
         run_of(VLLM, HOST).run()
+
+
+@pytest.mark.skipif(JIT, reason="the clock is one for plain Python")
+@pytest.mark.parametrize("write", ["through", "selective", "back"])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_random_workloads_say_what_they_would_say_alone(name, write, monkeypatch):
+    """Documents that come back, cancels, priorities; tiers of every size, copies that take next to nothing or long."""
+
+    @settings(max_examples=200 if LONG else 6, phases=PHASES, suppress_health_check=list(HealthCheck))
+    @given(
+        SYSTEMS[name](False),
+        revisits(),
+        st.sampled_from([12, 30, 300]),
+        st.sampled_from(["lru", "s3fifo", "arc"]),
+        st.sampled_from(["whole", "layerwise"]),
+        st.booleans(),
+        st.booleans(),
+        stores(),
+        st.sampled_from([10, 20_000, 300_000]),
+        st.integers(0, 1 << 30),
+    )
+    def check(case, drawn, blocks, eviction, load, closed, overlap, store, longest_copy, seed):
+        set_clock(monkeypatch, np.random.default_rng(seed), longest_copy)
+        asks, tokens = drawn
+        rules = TierRules(
+            blocks,
+            eviction=eviction,
+            closed=closed and write != "back",
+            load=load,
+            min_offers=2 if write == "selective" else 1,
+            writes_back=write == "back",
+            layers=3,
+            store=replace(store, down=LinkRules(), up=LinkRules()),
+        )
+        system = replace(with_memory(case[1], tokens), overlap=overlap, check=True, fast=False)
+        cache = replace(system.cache, kind="radix" if name == "sglang" else "hash")
+        system = replace(system, cache=cache, tiers=replace(rules, block_bytes=8 * system.block_tokens))
+        device = DigestModel(system.cache.num_blocks, system.block_tokens)
+        simulation = MeasuredRun(request_table(asks), system, small_tables(), device)
+        try:
+            simulation.run()
+        except KvbenchError as error:
+            if "did not get the blocks" in str(error):  # SGLang dies there too
+                return
+            raise
+        check_tokens(simulation)
+
+    check()
+
+
+def test_storage_that_goes_out_is_computed_around():
+    out = replace(STORE, outage_ns=(3_500_000_000_000, 7_500_000_000_000))
+    whole, cut = (run_of(VLLM, replace(HOST, store=store)) for store in (STORE, out))
+    for run in (whole, cut):
+        run.run()
+        check_tokens(run)
+    assert 0 < cut.engine.tiers.counts[ARRIVED_BLOCKS] < whole.engine.tiers.counts[ARRIVED_BLOCKS]
 
 
 def test_the_folder_of_a_run_goes_with_it(tmp_path):
