@@ -178,7 +178,7 @@ def faults_command(as_json: bool, quiet: bool) -> int:
 
 
 @verify_command.command("tokens")
-@click.option("--all", "everything", is_flag=True, help="The whole product of variations (160 a KV type).")
+@click.option("--all", "everything", is_flag=True, help="The whole product of variations (300 a KV type).")
 @click.option("--kv-dtype", "kv_dtypes", metavar="TYPE", multiple=True, help="float32, bf16, int8, int4; default: all.")
 @click.option("--model", metavar="NAME", default="nano", help="nano, tiny, small, or a Hugging Face folder.")
 @click.option("--numerics", type=click.Choice(["exact", "fast"]), default="exact", help="fast counts, does not fail.")

@@ -34,7 +34,6 @@ from ..memory.operations import (
     OP_COUNT,
     OP_FIRST,
     OP_KIND,
-    OP_LINK,
     OP_NUMBER,
     OP_OWNER,
     OP_SEQ,
@@ -119,7 +118,7 @@ class Copies:
         layers: int = 1,
     ) -> None:
         self.places, self._pages, self._launch, self._compares = places, pages, launch, compares
-        self._operations, self._links = places[0].engine.operations, places[0].engine.links
+        self._operations = places[0].engine.operations
         self._layers = layers
         self._made: dict[int, Copy | None] = {}
         self._seen, self._waiting = 0, False
@@ -192,8 +191,6 @@ class Copies:
             return
         engine = self.places[int(row[OP_SOURCE]) if row[OP_SOURCE] >= 0 else int(row[OP_TARGET])].engine
         copy = self._made[number] = self._sides(row, blocks)
-        if self._links.up[row[OP_LINK]] == 0:
-            return  # nothing gets through; its end says so
         took = self._timed(lambda: self._carry_out(row, copy, blocks))
         if kind == SEND and self._layers > 1:  # all but the last layer went out while the step ran
             step = int(engine.now) - int(engine.began)

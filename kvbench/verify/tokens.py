@@ -24,7 +24,7 @@ from ..measured.worker import PLANTED, Device
 from ..offline.warm import prepared
 from ..report.tokens_table import Outcome
 from ..workload.build import build_workload
-from .variations import BASE, Variation, urgent_requests, visiting_requests
+from .variations import BASE, Variation, burst_requests, urgent_requests, visiting_requests
 
 SCENARIO = "same-tokens"
 KV_DTYPES = ("float32", "bf16", "int8", "int4")
@@ -52,6 +52,7 @@ class TokenProof:
         self._requests = {"mixed": build_workload(build_system(config).config.tree())[0]}
         self._requests["urgent"] = urgent_requests(self._requests["mixed"])
         self._requests["visits"] = visiting_requests(self._requests["mixed"])
+        self._requests["burst"] = burst_requests(self._requests["mixed"])
         self._device_of = device_of or _devices(config)
         self._plain = {"mixed": self._hashes(BASE, "")}
 

@@ -39,7 +39,8 @@ def variations(everything: bool) -> list[Variation]:
     found = list(_product())
     if not everything:
         found = found[:: max(len(found) // 24, 1)]
-    return [*found, *_forks(), *_others(), *_tiers(everything), *_pairs()]
+    tiers = list(_tiers())[:: 1 if everything else 5]  # 5: every block size, policy and depth is among them
+    return [*found, *_forks(), *_others(), *tiers, *_pairs()]
 
 
 def _product() -> Iterator[Variation]:
@@ -108,15 +109,11 @@ def _others() -> Iterator[Variation]:
     yield Variation("vllm hash block 4 tight urgent", (*urgent, "cache.kind=hash", "cache.blocks=149"), "urgent")
 
 
-def _tiers(everything: bool) -> Iterator[Variation]:
+def _tiers() -> Iterator[Variation]:
     """Host memory, and files behind it, under every write policy; each tier too small for what it is offered."""
     systems = (("vllm", "hash"), ("sglang", "radix"), ("vllm", "radix"))
     ways = product((16, 1, 64), ("through", "selective", "back"), ("host", "files"), ("serial", "overlap"))
     for (block, write, tiers, overlap), (preset, cache) in product(ways, systems):
-        if not everything and (cache, overlap) not in ((_USUAL[preset], "serial"), ("hash", "overlap")):
-            continue
-        if not everything and overlap == "overlap" and block != 16:
-            continue
         storage = (
             f"tiers.storage.blocks={900 // block}",
             f"tiers.storage.min_prefetch_tokens={block}",
@@ -171,10 +168,9 @@ def _pairs() -> Iterator[Variation]:
         "fleet.on_loss=retry",
     )
     for side in (pull, push):
-        yield replace(side("repeated", *dies, decode="2"), loses=True)
+        yield replace(side("repeated", *dies, decode="2", group="burst"), loses=True)
 
 
-_USUAL = {"vllm": "hash", "sglang": "radix"}
 _WRITES = {"through": "write_through", "selective": "write_through_selective", "back": "write_back"}
 
 BASE = Variation("vllm none block 16 ample whole serial", ("preset=vllm", "cache.kind=none", "cache.blocks=1250"))
@@ -197,6 +193,12 @@ def visiting_requests(like: Requests) -> Requests:
     prompt = 90 + 13 * document + 11 * visit
     arrival = np.arange(document.size) // 2 * 10**12
     return _requests(like, arrival, prompt, 4 + document % 3, 1 + document)
+
+
+def burst_requests(like: Requests) -> Requests:
+    """The same, all at once: whatever becomes of one of them, no other one quotes it."""
+    visits = visiting_requests(like)
+    return replace(visits, arrival_ns=visits.arrival_ns * 0)
 
 
 def _requests(like: Requests, arrival: I64, prompt: I64, output: I64, stream: I64) -> Requests:

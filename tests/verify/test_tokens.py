@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from kvbench.cli import call
@@ -68,6 +70,19 @@ def test_the_same_tokens(proofs, kv_dtype, name):
         assert outcome.evicted
     if any(word in name for word in ("host", "files", "pull", "push")):
         assert outcome.moved > 20
+
+
+@pytest.mark.skipif(os.environ.get("KVBENCH_LONG") != "1", reason="five minutes: KVBENCH_LONG=1 runs it")
+@pytest.mark.parametrize("name", [v.name for v in variations(True) if v.group == "visits" or "pu" in v.name])
+def test_every_way_through_tiers_and_pairs(proofs, name):
+    outcome = proof_of(proofs, "float32").run(named(name))
+    assert outcome.passed, outcome
+    assert outcome.moved > 20
+
+
+def test_every_block_size_policy_and_depth_of_tiers_is_usual():
+    usual = {tuple(v.name.split()[2:6]) for v in variations(False) if "host" in v.name or "files" in v.name}
+    assert len(usual) == 3 * 3 * 2
 
 
 @pytest.mark.parametrize("plant", PLANTS)
