@@ -51,8 +51,8 @@ MOST_REQUESTS = 40
 """Of a round; the check looks at every sequence."""
 SHORT_ROUNDS = 60
 LONG_REQUESTS = (300, 900)
-"""Of a round of a fleet after so many short ones: making engines takes longer than running them, and those that live
-long see more restarts."""
+"""Of a round of a fleet or of pairs after so many short ones: making engines takes longer than running them, and those
+that live long see more restarts."""
 MOST_TURNS = 2_000
 """Turns of the loop for each request and then some; whoever needs more goes round in circles."""
 MOST_TRIES = 300
@@ -198,7 +198,7 @@ def _generator(seed: int, c: Combination, number: int, what: int) -> np.random.G
 def _asks(seed: int, c: Combination, number: int) -> list[Ask]:
     settings = draw_settings(_generator(seed, c, number, 0), c, number)
     rng = _generator(seed, c, number, 1)
-    is_long = c.path == FLEET and number >= SHORT_ROUNDS
+    is_long = c.path in (FLEET, PD) and number >= SHORT_ROUNDS
     count = int(rng.integers(*LONG_REQUESTS if is_long else (8, MOST_REQUESTS)))
     return draw_asks(rng, count, settings.cache.num_blocks * settings.block_tokens)
 
@@ -231,7 +231,8 @@ def _simulation(seed: int, c: Combination, number: int, settings: EngineSettings
     if c.path not in (FLEET, PD):
         return Simulation(table, settings, step_costs())
     if c.path == PD:
-        fleet = draw_pair(_generator(seed, c, number, 2), settings, step_costs())
+        times = -(-len(_asks(seed, c, number)) // MOST_REQUESTS)
+        fleet = draw_pair(_generator(seed, c, number, 2), settings, step_costs(), times)
         return Simulation(with_sessions(table), fleet.members[0].settings, step_costs(), fleet)
     fleet = draw_fleet(_generator(seed, c, number, 2), number, settings, step_costs(), len(table))
     return Simulation(with_sessions(table), fleet.members[0].settings, step_costs(), fleet)

@@ -39,8 +39,11 @@ STATES = {
 """By scheduler and side: what has to be visited."""
 
 
-def draw_pair(rng: Generator, settings: EngineSettings, tables: CostTables) -> Fleet:
-    """One to three engines on each side, as large as one another, a link, time-outs, faults, deaths."""
+def draw_pair(rng: Generator, settings: EngineSettings, tables: CostTables, times: int = 1) -> Fleet:
+    """One to three engines on each side, as large as one another, a link, time-outs, faults, deaths.
+
+    times   as many faults and deaths, in as long
+    """
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(0, len(values)))]
@@ -83,16 +86,16 @@ def draw_pair(rng: Generator, settings: EngineSettings, tables: CostTables) -> F
         faults=tuple(
             Fault(
                 one_of(*FAULTS),
-                int(rng.integers(0, SPAN_NS)),
+                int(rng.integers(0, SPAN_NS * times)),
                 int(rng.integers(1, SPAN_NS)),
                 int(rng.integers(0, num_prefill)),
                 int(rng.integers(0, num_decode)),
             )
-            for _ in range(one_of(0, 1, 3))
+            for _ in range(times * one_of(0, 1, 3))
         ),
     )
     router = RouterSettings(one_of(*ROUTERS), seed=int(rng.integers(0, 1 << 31)))
-    incidents = draw_incidents(rng, num_prefill + num_decode)
+    incidents = draw_incidents(rng, num_prefill + num_decode, times)
     return Fleet(tuple(members), router, rules, incidents=incidents, sends_again=one_of(False, True))
 
 
