@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from .devices import Device
 from .keys import FITTED_US, CostSettings
 
-_GDDR = ("l40s", "rtx-4090", "rtx-pro-6000")
+_GDDR = ("a10", "l40s", "rtx-4090", "rtx-pro-6000")
 _WIDE = ("bf16", "fp16")
 
 

@@ -84,6 +84,7 @@ def _device(
 
 
 _ROWS = (
+    _device("a10", "A10", 24 * GIB, 0.6, (125, 0, 250, 0), (0, 32), "medium", _SHEET),
     _device("a100", "A100 SXM 80 GB", 80 * GIB, 2.039, (312, 0, 624, 0), (300, 32), "high", _AIC),
     _device("h100", "H100 SXM", 80 * GIB, 3.35, (989, 1978, 1978, 0), (450, 64), "high", _AIC),
     _device("h100-pcie", "H100 PCIe", 80 * GIB, 2.0, (756, 1513, 1513, 0), (0, 64), "high", _SHEET),

@@ -4,7 +4,7 @@ from kvbench.core.errors import UsageError
 from kvbench.costs.devices import DEVICES
 from kvbench.costs.named import find_device
 
-NAMES = ["a100", "h100", "h100-pcie", "h200", "h20", "b200", "gb200", "l40s", "rtx-4090", "rtx-pro-6000"]
+NAMES = ["a10", "a100", "h100", "h100-pcie", "h200", "h20", "b200", "gb200", "l40s", "rtx-4090", "rtx-pro-6000"]
 NAMES += ["mi300x", "ascend-910b", "ascend-910c"]
 
 
@@ -34,6 +34,7 @@ def test_missing_units_and_links_are_zero():
     assert find_device("h100").flops("fp4") == 0
     assert find_device("b200").flops("fp4") == 9e15
     assert [d.name for d in DEVICES.values() if not d.scale_up] == [
+        "a10",
         "h100-pcie",
         "l40s",
         "rtx-4090",
