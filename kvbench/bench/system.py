@@ -98,7 +98,11 @@ def build_system(config: Config, record_steps: bool = False) -> System:
         max_model_len=config["max_model_len"],
         kv=_kv_format(config, model, device),
     )
-    limits = replace(engine_limits(config), graph_bytes=_graph_bytes(config, device))
+    limits = replace(
+        engine_limits(config),
+        graph_bytes=_graph_bytes(config, device),
+        moves_experts=config["eplb.mode"].startswith("dynamic"),
+    )
     budget = memory_budget(deployment, limits)
     if config["cache.blocks"] == 0:
         config = config.replaced({"cache.blocks": budget.num_blocks}, "memory budget")

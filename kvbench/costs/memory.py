@@ -16,7 +16,7 @@ from ..core.errors import UsageError
 from .deployment import Deployment
 from .devices import GIB
 from .kv_format import layer_scale_bytes, token_bytes, workspace_bytes
-from .models import WIDE_BYTES, divides, weight_bytes
+from .models import WIDE_BYTES, divides, expert_matmuls, matmul_bytes, weight_bytes
 
 _CONTEXT_BYTES = GIB
 _COLLECTIVE_BYTES = 3 * GIB // 8
@@ -36,6 +36,8 @@ class EngineLimits:
     max_num_seqs: int = 256
     graph_bytes: int = 0
     """Of captured graphs, beyond those that an engine captures by itself."""
+    moves_experts: bool = False
+    """Experts that come are put beside those that serve: as many as a device has of one layer (vLLM's buffer)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,14 @@ def _reserved_bytes(deployment: Deployment, limits: EngineLimits) -> int:
     logits = limits.max_num_seqs * model.vocab * _LOGIT_BYTES
     kv = layer_scale_bytes(model, deployment.kv_dtype, tp, deployment.kv)
     kv += workspace_bytes(model, deployment.kv_dtype, tp, deployment.kv, deployment.length)
-    return _CONTEXT_BYTES + (_COLLECTIVE_BYTES if tp > 1 else 0) + activations + logits + kv + limits.graph_bytes
+    own = _CONTEXT_BYTES + (_COLLECTIVE_BYTES if tp > 1 else 0) + limits.graph_bytes
+    return own + activations + logits + kv + (_staging_bytes(deployment) if limits.moves_experts else 0)
+
+
+def _staging_bytes(deployment: Deployment) -> int:
+    """Of one layer's experts on a device."""
+    matmuls = expert_matmuls(deployment.model, deployment.tp, deployment.ep, deployment.redundant)
+    return round(sum(m.inputs * m.outputs * m.experts * matmul_bytes(m, deployment.dtype) for m in matmuls))
 
 
 def _metadata_bytes(deployment: Deployment, limits: EngineLimits) -> int:

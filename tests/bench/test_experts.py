@@ -96,6 +96,16 @@ def test_redundant_experts_take_the_memory_of_blocks():
     assert without.budget.num_blocks - with_them.budget.num_blocks == pytest.approx(taken / block, abs=1)
 
 
+def test_experts_on_their_way_take_the_memory_of_a_layer():
+    changes = [*SPREAD, "cache.blocks=0", "eplb.redundant=8"]
+    static, moving = (build_system(configured(*changes, f"eplb.mode={m}").config) for m in ("static", "dynamic-async"))
+    layer = 36 * 3 * 2048 * 1024 * 2  # half of 72 slots
+    assert moving.budget.reserved_bytes - static.budget.reserved_bytes == layer
+    assert static.budget.num_blocks - moving.budget.num_blocks == pytest.approx(
+        layer / static.budget.block_bytes, abs=1
+    )
+
+
 def test_experts_are_spread_over_all_devices_or_none():
     with pytest.raises(UsageError, match="tp x dp = 2, or over none"):
         build_system(configured("dp=2", "ep=4").config)
