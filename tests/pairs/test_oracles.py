@@ -11,6 +11,7 @@ from kvbench.cluster.simulation import Simulation
 from kvbench.core.journal import FINISHED
 from kvbench.core.requests import Requests
 from kvbench.engine.settings import EngineSettings
+from kvbench.pairs.settings import LAYERWISE, PUSH
 from kvbench.scheduler.rules import CacheRules
 
 from ..engine.compare import small_tables
@@ -73,6 +74,21 @@ def test_the_decode_side_of_a_pull_sees_what_an_engine_sees_whose_requests_bring
     np.testing.assert_array_equal(pair.journal().finish_ns, alone.journal().finish_ns)
 
 
+def test_without_distance_memory_before_or_after_the_prompt_is_the_same():
+    """One request at a time over a link that takes none: a push under a token budget is a pull."""
+    settings = replace(ample(VLLM), overlap=False)
+    asks = chats(FAR)
+    nothing = NOTHING | {"hands_out": False}
+    pull = paired(asks, settings, rules(settings, **nothing))
+    watched(pull)
+    for layers in (0, 8):
+        push = paired(asks, settings, rules(settings, protocol=LAYERWISE, layers=layers, **nothing))
+        watched(push)
+        for name in ("first_token_ns", "finish_ns", "cached_tokens"):
+            np.testing.assert_array_equal(getattr(pull.journal(), name), getattr(push.journal(), name))
+        np.testing.assert_array_equal(pull.pair_times().moved_bytes, push.pair_times().moved_bytes)
+
+
 @pytest.mark.parametrize("layers", [0, 8])
 def test_a_push_without_distance_is_one_engine_that_is_never_disturbed(layers):
     settings = replace(ample(SGLANG), overlap=False)
@@ -107,12 +123,14 @@ def test_a_slower_link_is_only_later(settings, ns_per_byte):
         assert (blocks == sent).all()
 
 
-def test_chunks_hide_what_is_sent_while_the_rest_is_computed():
-    settings = replace(ample(SGLANG), overlap=False)
+@pytest.mark.parametrize(("engine", "protocol"), [(SGLANG, PUSH), (VLLM, LAYERWISE)], ids=["push", "layerwise"])
+def test_chunks_hide_what_is_sent_while_the_rest_is_computed(engine, protocol):
+    scheduler = replace(engine.scheduler, max_num_batched_tokens=32)
+    settings = replace(ample(engine), overlap=False, scheduler=scheduler)
     asks = [Ask([(i, 0, 130)], [(100 + i, 0, 4)], FAR * i, 4, 4) for i in range(1, 4)]
     exposed = []
     for layers in (0, 1, 16):
-        pair = paired(asks, settings, rules(settings, layers=layers, ns_per_byte=20.0))
+        pair = paired(asks, settings, rules(settings, protocol=protocol, layers=layers, ns_per_byte=20.0))
         watched(pair)
         times = pair.pair_times()
         assert (times.moved_bytes == 33 * 100).all()
