@@ -4,7 +4,7 @@
     running --no memory--> retracted (KV in host memory) --budget--> waiting
 
 What decoding sequences are expected to take stays free. While a retracted one cannot return, nobody is given memory and
-no transfer is looked at.
+no transfer is looked at, unless nothing else can make room.
 
 source: SGLang 0.5.12, decode mode.
 """
@@ -110,6 +110,8 @@ def _look_at_queues(e):
     if side.num_retracted > 0:
         resume(e)
     if side.num_retracted > 0:
+        if e.slots.running == 0 and e.queue_head == NO_SEQ:  # nobody else makes room: the real engine stands still here
+            _poll_transfers(e)
         return
     side.polls += 1
     if side.polls % side.poll_interval == 0:
