@@ -9,7 +9,7 @@ import pytest
 from kvbench.cli import call
 from kvbench.report.tokens_table import Outcome, tokens_report
 from kvbench.verify.tokens import PLANTS, TokenProof
-from kvbench.verify.variations import variations
+from kvbench.verify.variations import Variation, variations
 
 from ..engine.digest_model import DigestModel
 
@@ -78,6 +78,15 @@ def test_every_way_through_tiers_and_pairs(proofs, name):
     outcome = proof_of(proofs, "float32").run(named(name))
     assert outcome.passed, outcome
     assert outcome.moved > 20
+
+
+def test_a_host_of_two_blocks_keeps_what_a_copy_continues(proofs):
+    """Space for the next block of a prefix is never made by evicting the one before it (integrity says so)."""
+    tiny = ("preset=sglang", "cache.kind=radix", "block_tokens=64", "cache.blocks=9", "overlap=false", "check=true")
+    tiers = ("tiers.host.blocks=2", "tiers.storage.blocks=18", "tiers.storage.stop=wait_complete")
+    chunks = ("scheduler.chunked_prefill_size=64", "tiers.storage.min_prefetch_tokens=64")
+    outcome = proof_of(proofs, "float32").run(Variation("two blocks", (*tiny, *tiers, *chunks)))
+    assert outcome.passed, outcome
 
 
 def test_every_block_size_policy_and_depth_of_tiers_is_usual():
