@@ -116,6 +116,15 @@ def test_a_real_model_says_the_same_whatever_the_cache_does():
 
 
 @LONG
+@pytest.mark.parametrize("only", ["block 64 files back", "push block 16", "pull block 16"])
+def test_a_real_model_says_the_same_whatever_moves(only):
+    """Host memory, page files, and KV from one engine to another."""
+    command = [sys.executable, "-m", "kvbench", "verify", "tokens", "-q", "--kv-dtype", "float32", "--only", only]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+@LONG
 def test_replays_of_traces_compiled():
     """Known rates, and every whole trace: a replay finds what a run finds."""
     pytest_again(
