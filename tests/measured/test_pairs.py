@@ -75,7 +75,7 @@ def test_whatever_happens_everybody_says_what_they_would_say_alone(clock, settin
             incidents,
             again,
             fails_with_transfer=bool(random.integers(2)),
-            reserved_decode_tokens=2,
+            reserved_decode_tokens=int(random.choice([0, 2])),
             preallocated_requests=4,
         )
         simulation.run()
