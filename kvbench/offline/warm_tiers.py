@@ -55,7 +55,7 @@ def _visit(e, t, tier, order, tokens):
             if q.output[seq] == 0:  # refused, or longer than any table
                 continue
             known = tokens[request] if t.outputs else min(tokens[request], q.prompt[seq])
-            _write(e, t, tier, seq, known // bt)
+            _write(e, t, tier, seq, min(known // bt, t.host.names.size))  # no prompt that runs is longer
     for i in range(tier.counters.size):
         tier.counters[i] = 0
 

@@ -75,6 +75,14 @@ def test_a_tier_behind_a_cache_without_bound_is_refused(system):
 
 
 @EACH
+def test_a_visitor_whose_answer_the_cache_clips_warms_no_more_than_runs(system):
+    """Its output as asked for is longer than any table."""
+    asks = [replace(plain(0, prompt=40, output=200), max_tokens=200)]
+    engine = tiered(with_memory(system, 60), 300, state="warm", closed=False)
+    prepared(Simulation(request_table(asks), replace(engine, check=True), small_tables()))
+
+
+@EACH
 @pytest.mark.parametrize("seed", range(4))
 def test_a_warm_host_keeps_no_copy_whose_prefix_it_has_not(system, seed):
     """A host smaller than its visitors, who leaves drawn at random: not the parent of what is just being written."""
