@@ -74,6 +74,9 @@ class FakeSimulation:
             steps=steps if self.settings.record_steps else steps[:0],
         )
 
+    def release(self) -> None:
+        pass
+
     def cache_prepared(self, leading: I64) -> None:
         pass
 

@@ -22,7 +22,7 @@ from ..gate.pairing import Group, compare_group
 from ..gate.runs import Run
 from ..gate.verdict import BETTER, INCONCLUSIVE, SAME, WORSE, Comparison, geometric_mean
 from ..metrics.slo import Promise
-from ..report.advice import Advice, Effect, LeverLine, SymptomLine, title_of
+from ..report.advice import NOT_RUN, Advice, Effect, LeverLine, SymptomLine, title_of
 from ..report.record import RunRecord
 from ..sweep.parallel import run_tasks
 from .evidence import Evidence
@@ -50,7 +50,7 @@ _NEARLY = 0.1
 KEPT_SHARE = 0.99
 """Of the sequences: a joint promise is kept."""
 
-NO_DIFFERENCE, CANNOT_TELL, NOT_RUN = "no difference", "cannot tell", "not run"
+NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 _ORDER = (BETTER, CANNOT_TELL, NO_DIFFERENCE, WORSE, NOT_RUN)
 
 METRICS = (

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from ..cluster.release import release
 from ..cluster.simulation import Simulation
 from ..core.compile_watch import compile_watch
 from ..core.journal import Counters, Journal
@@ -102,7 +101,7 @@ def run(
         complete = _finish(simulation, progress)
     with stages.stage("journal"):
         journal, counters = simulation.journal(), simulation.counters()
-        release(simulation.world)
+        simulation.release()
         engines = simulation.fleet.settings
         lost = (*refusals(simulation.arrivals, journal, engines), *failures(journal, several=len(engines) > 1))
     with stages.stage("bounds"):

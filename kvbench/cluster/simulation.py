@@ -50,6 +50,7 @@ from .kv_in_flight import check_transfers
 from .loop import CONTROL, DONE, FAULT, PAUSED, UNIT, advance
 from .outage import Outage
 from .paired import announce_faults, decode_columns, joined, make_pairs_of, pair_times, taken_by, with_decode_queue
+from .release import release
 from .tiers import fetches, link_names, tier_columns
 from .world import NO_INCIDENT, make_world
 
@@ -378,6 +379,10 @@ class Simulation:
     def _port_of(self, engine: I64) -> I64:
         """What the router knows an engine as; NEVER where there is none."""
         return np.where(engine >= 0, engine // self.fleet.ranks, core_journal.NEVER)
+
+    def release(self) -> None:
+        """What only the loop has needed goes back to the system: neither it nor a journal can be had afterwards."""
+        release(self.world)
 
     def admissions(self) -> Admissions:
         """Sequences that were admitted so far."""

@@ -208,4 +208,10 @@ class Balancer:
                 f"eplb: the worker that moves experts ended silently at decision {len(self.history)}; {left} of "
                 f"{self.layers} layers keep the old map for ever, and no decision follows",
             )
+        if self.is_dynamic and not self.history:
+            interval = self.settings.interval
+            return (
+                f"eplb: no decision was made: the first comes after {interval // 4:,} steps, a quarter of "
+                f"eplb.interval = {interval:,}, and there were fewer",
+            )
         return tuple(f"eplb: decision at step {r.step}: {r.kept}" for r in self.history if r.kept)

@@ -149,7 +149,7 @@ def included(journal: Journal, requests: Requests) -> Journal:
     columns = {
         f.name: getattr(journal, f.name)[kept]
         for f in fields(Journal)
-        if not f.name.startswith(("itl_", "step", "part", "tokenize_", "columns"))
+        if not f.name.startswith(("itl_", "step", "part", "tokenize_", "columns", "moves", "link_"))
     }
     return Journal(
         **columns,
@@ -157,6 +157,8 @@ def included(journal: Journal, requests: Requests) -> Journal:
         itl_count=journal.itl_count[gaps],
         steps=journal.steps,
         step_engine=journal.step_engine,
+        moves=journal.moves,
+        link_names=journal.link_names,
         parts_ns=journal.parts_ns[kept] if len(journal.parts_ns) else journal.parts_ns,
         tokenize_ns=journal.tokenize_ns[kept] if len(journal.tokenize_ns) else journal.tokenize_ns,
         part_names=journal.part_names,

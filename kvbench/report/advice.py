@@ -14,7 +14,7 @@ from .table import grid, labelled, note, run_head
 LEVER_WIDTH = 24
 """Of the table's first column, so that five metrics stand beside it."""
 
-BETTER, WORSE = "better", "worse"
+BETTER, WORSE, NOT_RUN = "better", "worse", "not run"
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 
 
@@ -112,7 +112,9 @@ def answer(found: Advice) -> str:
     if best is None:
         return f"{_capital(first)}; no lever that was tried helps."
     effects = {e.metric: e for e in best.effects}
-    said = ", ".join(f"{title_of(m)} {_change(effects[m], True)}" for m in found.target if m in effects)
+    said = ", ".join(
+        f"{title_of(m)} {_change(effects[m], True)}{_values(effects[m])}" for m in found.target if m in effects
+    )
     worse = f" Worse: {', '.join(best.worse)}." if best.worse else " Nothing else gets worse."
     short = "" if best.keeps or not found.promises else " It does not keep every promise."
     return f"{_capital(first)}: set {' '.join(best.changes)}; {said}. It costs {best.cost}.{worse}{short}"
@@ -148,7 +150,8 @@ def _levers(found: Advice) -> str:
         effects = {e.metric: e for e in line.effects}
         cells = [_change(effects[m]) if m in effects else "-" for m in shown]
         share = [] if not kept else ["-" if line.kept is None else f"{100 * line.kept:.1f}"]
-        rows.append([_wrapped(f"{i} {line.lever}"), *cells, *share, line.verdict])
+        keeps = ", kept" if line.promised and line.keeps and line.verdict != NOT_RUN else ""
+        rows.append([_wrapped(f"{i} {line.lever}"), *cells, *share, line.verdict + keeps])
     align = ("left", *("right",) * (len(shown) + len(kept)), "left")
     return grid(["lever", *map(title_of, shown), *kept, "verdict"], rows, align)
 
@@ -249,6 +252,11 @@ def _change(e: Effect, with_interval: bool = False) -> str:
     if with_interval and e.low is not None and e.high is not None:
         text += f" ({100 * (e.low - 1):+.1f} .. {100 * (e.high - 1):+.1f})"
     return text
+
+
+def _values(e: Effect) -> str:
+    """Before and after, in its unit."""
+    return "" if e.before is None or e.after is None else f", {e.before:,.1f} -> {e.after:,.1f} {e.unit}"
 
 
 def _named(latencies: Sequence[str]) -> str:
