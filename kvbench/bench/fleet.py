@@ -101,7 +101,9 @@ def set_by_hand(config: Config) -> list[str]:
 
 def without_fleet(config: Config) -> Config:
     """The configuration of one engine by itself."""
-    return config.replaced({"fleet.replicas": 1, "fleet.group": [], "fleet.event": []}, "by fleet")
+    alone = {"fleet.replicas": 1, "fleet.group": [], "fleet.event": []}
+    unrouted = {f"router.{name}": value for name, value in vars(RouterSettings()).items()}
+    return config.replaced(alone | unrouted, "by fleet")
 
 
 def closed_groups(config: Config, closed: Config, close: Callable[[Config], Config]) -> list[dict[str, Any]]:

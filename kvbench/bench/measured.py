@@ -139,6 +139,11 @@ def measured_tiers(config: Config, rules: TierRules, budget: MemoryBudget) -> Ti
 
     if not rules.on:
         return rules
+    for name in ("tiers.host.kv_dtype", "tiers.storage.kv_dtype"):
+        if config[name] != "auto":
+            raise UsageError(
+                f"{config.where[name]}: on the measured clock tiers hold KV as measured.kv_dtype; leave it out"
+            )
     for name in ("tiers.host.state", "tiers.storage.state"):
         if config[name] != "cold":
             raise UsageError(

@@ -11,6 +11,7 @@ from ..core.errors import UsageError
 from ..pairs.settings import LAYERWISE, PairSettings, check_pairs, faults_of, protocol_of
 from ..scheduler.rules import PREFILL_FIRST
 from .keys import key_tree
+from .tiers import LEAST_GB_S
 
 SIDES = ("prefill", "decode")
 OWN_KEYS = ("device", "step_times", "tp", "dtype")
@@ -53,9 +54,11 @@ def check_pair_keys(config: Config) -> None:
     faults_of(settings_of(config))
     if config["clock"] == "measured":
         check_measured(config)
-    if config["links.kv.gb_per_s"] == 0:
+    bandwidth = config["links.kv.gb_per_s"]
+    if bandwidth < LEAST_GB_S:
+        what = "never moves any KV" if bandwidth == 0 else f"is below {LEAST_GB_S}, the least"
         raise UsageError(
-            f"{config.where['links.kv.gb_per_s']}: links.kv.gb_per_s = 0 never moves any KV; give the link's bandwidth"
+            f"{config.where['links.kv.gb_per_s']}: links.kv.gb_per_s = {bandwidth:g} {what}; give the link's bandwidth"
         )
     wrong = {
         "batching": "static",

@@ -268,6 +268,8 @@ def _check_runnable(config: Config) -> None:
 def _check_by_time(config: Config) -> None:
     """A budget in time asks the cost tables of one engine."""
     name = "scheduler.step_target_ms" if config["scheduler.step_target_ms"] > 0 else "scheduler.equal_chunks"
+    if config["scheduler.discipline"] != TOKEN_BUDGET:
+        raise UsageError(f"{config.where[name]}: {name} is a rule of scheduler.discipline = {TOKEN_BUDGET}")
     if config["clock"] == "measured":
         raise UsageError(f"{config.where[name]}: {name} asks the modelled step times; leave clock = measured out")
     if config["dp"] > 1 or config["ep"] > 1 or config["pd.prefill"] or config["pd.decode"]:

@@ -54,6 +54,9 @@ def closed_tiers(config: Config) -> Config:
 def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> TierRules:
     """UsageError: they do not go together, or there is no link."""
     if not has_tiers(config):
+        for name in ("tiers.host.kv_dtype", "tiers.storage.kv_dtype"):
+            if config[name] != "auto":
+                raise UsageError(f"{config.where[name]}: {name} has no effect without a tier; set tiers.host.ratio")
         for name in ("tiers.storage.blocks", "tiers.storage.bytes"):
             if config[name]:
                 raise UsageError(
@@ -63,6 +66,9 @@ def tier_rules(config: Config, deployment: Deployment, budget: MemoryBudget) -> 
         if config["tiers.host.write"] == "write_back":
             raise UsageError(f"{where}: write_back has no host to write to; set tiers.host.ratio, blocks or bytes, too")
         return TierRules()
+    for name in ("links.host.convert", "links.storage.convert"):
+        if 0 < config[name] < LEAST_GB_S:
+            raise UsageError(f"{config.where[name]}: {name} = {config[name]:g} GB/s; {LEAST_GB_S} is the least, or 0")
     block_bytes = _block_bytes(config, deployment, budget)
     blocks = _host_blocks(config, budget, block_bytes["host"])
     model, layout = deployment.model, config["tiers.host.layout"]

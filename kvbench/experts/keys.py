@@ -76,7 +76,7 @@ EXPERT_KEYS: tuple[Key, ...] = (
     Key("experts.dispatch_dtype", "choice", "fp8", "", "of dispatched activations", ("fp8", "bf16")),
     Key("experts.node_devices", "int", 8, "devices", "of a node, linked by the scale-up link", low=1),
     Key("experts.network_gbs", "float", 45.0, "GB/s", "between nodes, per device and direction", low=0.001),
-    Key("experts.exchange_us", "float", 30.0, "us", "fixed time of a dispatch or a combine", low=0.0),
+    Key("experts.exchange_us", "float", 30.0, "us", "fixed time of a dispatch or a combine", low=0.0, high=1e6),
 )
 
 EPLB_KEYS: tuple[Key, ...] = (
@@ -87,8 +87,12 @@ EPLB_KEYS: tuple[Key, ...] = (
     Key("eplb.redundant", "int", 0, "experts", "slots beyond one an expert, on all devices together", low=0),
     Key("eplb.threshold", "float", 1.0, "", "no decision while balancedness is above; 1 = always", low=0.0, high=1.0),
     Key("eplb.replicas", "choice", "even", "", "which replica a token goes to", REPLICAS),
-    Key("eplb.collect_us", "float", 20.0, "us", "a step's loads gathered, in steps that are recorded", low=0.0),
-    Key("eplb.decide_us", "float", 10.0, "us", "host time of a decision, for each slot of each layer", low=0.0),
+    Key(
+        "eplb.collect_us", "float", 20.0, "us", "a step's loads gathered, in steps that are recorded", low=0.0, high=1e6
+    ),
+    Key(
+        "eplb.decide_us", "float", 10.0, "us", "host time of a decision, for each slot of each layer", low=0.0, high=1e6
+    ),
     Key("eplb.async_share", "float", 0.2, "", "of the links, for moves beside the steps", low=0.01, high=0.9),
     Key("eplb.fault", "choice", "none", "", "a fault that is planted on purpose", EPLB_FAULTS),
 )

@@ -52,9 +52,9 @@ class PairSettings:
         ("fail", "recompute"),
         of=(PULL, LAYERWISE),
     )
-    lease_s: float = rule(30.0, "s", "that a computed prompt waits to be read", low=0.001, of=(PULL,))
+    lease_s: float = rule(30.0, "s", "that a computed prompt waits to be read", low=0.001, high=1e6, of=(PULL,))
     heartbeat_s: float = rule(
-        0.0, "s", "between signs that a prompt is still wanted; 0 = lease / 6, -1 = none", low=-1, of=(PULL,)
+        0.0, "s", "between signs that a prompt is still wanted; 0 = lease / 6, -1 = none", low=-1, high=1e6, of=(PULL,)
     )
     tells_unread: bool = rule(
         True,
@@ -63,7 +63,7 @@ class PairSettings:
         of=(PULL,),
     )
     bootstrap_timeout_s: float = rule(
-        300.0, "s", "from a request's arrival to the decode side's memory for it", low=0.001, of=(PUSH,)
+        300.0, "s", "from a request's arrival to the decode side's memory for it", low=0.001, high=1e6, of=(PUSH,)
     )
     bootstrap_until: str = rule(
         "memory",
@@ -73,7 +73,12 @@ class PairSettings:
         of=(PUSH,),
     )
     transfer_timeout_s: float = rule(
-        300.0, "s", "from the decode side's memory to the end of the transfer", low=0.001, of=(PUSH, LAYERWISE)
+        300.0,
+        "s",
+        "from the decode side's memory to the end of the transfer",
+        low=0.001,
+        high=1e6,
+        of=(PUSH, LAYERWISE),
     )
     reserved_decode_tokens: int = rule(
         512, "tokens", "kept free for each request that decodes or will", low=0, of=(PUSH,)
@@ -171,8 +176,8 @@ PAIR_KEYS: tuple[Key, ...] = (
     *keys_of("pd", PairSettings),
     Key("pd.fault", "tables", [], "", "[[pd.fault]]: kind, at_s, for_s, and which link (prefill, decode); docs/pd.md"),
     Key("links.kv.gb_per_s", "float", 50.0, "GB/s", "of a prefill engine's link to a decode engine", low=0, high=1e6),
-    Key("links.kv.latency_us", "float", 10.0, "us", "before the first byte of a transfer", low=0),
-    Key("links.kv.fragment_us", "float", 0.0, "us", "for each contiguous piece (a block of a layer)", low=0),
+    Key("links.kv.latency_us", "float", 10.0, "us", "before the first byte of a transfer", low=0, high=1e6),
+    Key("links.kv.fragment_us", "float", 0.0, "us", "for each contiguous piece (a block of a layer)", low=0, high=1e4),
     Key(
         "links.kv.per",
         "choice",

@@ -46,9 +46,9 @@ class RouterSettings:
         "round-robin", "", "which engine gets a request (`kvbench list`)", tuple(POLICIES), kind="choice-or-function"
     )
     routers: int = rule(1, "routers", "that take turns and do not know of each other", low=1, high=64)
-    decide_us: float = rule(0.0, "us", "that a decision takes", low=0)
-    hash_us_per_token: float = rule(0.0, "us", "that a decision takes per prompt token", low=0)
-    refresh_ms: float = rule(0.0, "ms", "between two reports of load; 0 = as it is now", low=0, of=_REPORTED)
+    decide_us: float = rule(0.0, "us", "that a decision takes", low=0, high=1e6)
+    hash_us_per_token: float = rule(0.0, "us", "that a decision takes per prompt token", low=0, high=1e3)
+    refresh_ms: float = rule(0.0, "ms", "between two reports of load; 0 = as it is now", low=0, high=1e9, of=_REPORTED)
     load: str = rule(
         "own",
         "",
@@ -63,7 +63,9 @@ class RouterSettings:
         ("requests", "queued-tokens", "kv", "rate"),
         of=_BY_LOAD,
     )
-    window_s: float = rule(60.0, "s", "in which requests are counted for load_by = rate", low=0.001, of=_BY_LOAD)
+    window_s: float = rule(
+        60.0, "s", "in which requests are counted for load_by = rate", low=0.001, high=1e6, of=_BY_LOAD
+    )
     counter: str = rule(
         "one",
         "",
@@ -78,7 +80,7 @@ class RouterSettings:
         ("auto", "own", "events", "truth"),
         of=_BELIEVERS,
     )
-    events_delay_ms: float = rule(0.0, "ms", "from a change of a cache to the router", low=0, of=_BELIEVERS)
+    events_delay_ms: float = rule(0.0, "ms", "from a change of a cache to the router", low=0, high=1e9, of=_BELIEVERS)
     events_lost: float = rule(0.0, "share", "of the events that never come", low=0, high=1, of=_BELIEVERS)
     hears_loss: bool = rule(True, "", "an engine that restarts is believed to be empty", of=_BELIEVERS)
     block_tokens: int = rule(
@@ -87,8 +89,8 @@ class RouterSettings:
     tree_tokens: int = rule(
         1 << 24, "tokens", "believed of an engine after own decisions are trimmed", low=1, of=_BELIEVERS
     )
-    evict_interval_s: float = rule(60.0, "s", "between two trims", low=0.001, of=_BELIEVERS)
-    ttl_s: float = rule(0.0, "s", "that an own decision is believed; 0 = for ever", low=0, of=_BELIEVERS[1:])
+    evict_interval_s: float = rule(60.0, "s", "between two trims", low=0.001, high=1e6, of=_BELIEVERS)
+    ttl_s: float = rule(0.0, "s", "that an own decision is believed; 0 = for ever", low=0, high=1e6, of=_BELIEVERS[1:])
     assign: str = rule(
         "ring",
         "",

@@ -75,7 +75,9 @@ class SchedulerRules:
     )
     prefill_schedule_interval: int = rule(1, "steps", "from one that prefills to the next; 1 = any step may", low=1)
     """Steps from one that prefills to the next, unless the queue did not empty; those between are of decodes alone."""
-    step_target_ms: float = rule(0.0, "ms", "of a step: decodes, then the prompt tokens that fit; 0 = off", low=0)
+    step_target_ms: float = rule(
+        0.0, "ms", "of a step: decodes, then the prompt tokens that fit; 0 = off", low=0, high=1e6
+    )
     """See step_target; vllm-ascend's dynamic batch."""
     equal_chunks: bool = rule(False, "", "a chunk deep in a prompt takes no longer than one at its start")
     reserve_full_isl: bool = rule(True, "", "admit only when the whole prompt fits, not just a chunk")

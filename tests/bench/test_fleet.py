@@ -214,3 +214,20 @@ def test_routers_in_one_picture(tmp_path):
         most = max(e["queue_p99_ms"] or 0 for e in document["fleet"]["engines"])
         assert f"<td>{document['fleet']['router']}</td>" in page
         assert f"<td>{most:,.1f} ms</td>" in page
+
+
+def test_keys_of_any_router_hold_for_the_usual_one_too(capsys):
+    """Each engine is built by itself, where nothing of a router has any effect."""
+    line = ["run", "chat", "--num-prompts", "4", "--set", "lengths.output=3", "-q", "--json"]
+    for key in ("router.counter=each-set", "router.routers=2", "router.decide_us=100"):
+        assert call([*line, "--replicas", "2", "--set", key]) == 0
+        assert call([*line, "--set", key]) == 2
+    assert "has no effect on one engine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "key", ["router.decide_us=1e18", "router.refresh_ms=inf", "scheduler.step_target_ms=inf", "pd.lease_s=inf"]
+)
+def test_times_have_an_end(key, capsys):
+    assert call(["run", "chat", "--num-prompts", "4", "--replicas", "2", "--set", key]) == 2
+    assert "at most" in capsys.readouterr().err

@@ -97,6 +97,7 @@ def test_a_key_chooses_what_vllm_on_ascend_does():
         ([*PAIR, "pd.protocol=push", "cache.kind=radix"], "set cache.kind = hash"),
         ([*PAIR, "pd.transfer=layer"], "needs pd.protocol = push"),
         ([*PAIR, "links.kv.gb_per_s=0"], "never moves any KV"),
+        ([*PAIR, "links.kv.gb_per_s=1e-9"], "the least"),
         ([*PAIR, "overlap=true"], "set overlap = false"),
         ([*PAIR, "fleet.replicas=2"], "stands beside pd.prefill and pd.decode"),
         ([*PAIR, "batching=static"], "does not go with pd.prefill and pd.decode"),

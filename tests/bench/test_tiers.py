@@ -29,6 +29,8 @@ from .test_run import configured, run
         (("tiers.host.ratio=1", "tiers.host.blocks=9"), "leave one out"),
         (("tiers.host.ratio=1", "kv_dtype=fp8", "tiers.host.kv_dtype=bf16"), "wider than fp8"),
         (("tiers.host.ratio=1", "tiers.host.kv_dtype=int4", "tiers.storage.kv_dtype=fp8"), "wider than int4"),
+        (("tiers.host.kv_dtype=int4",), "has no effect without a tier"),
+        (("tiers.host.ratio=1", "links.host.convert=1e-12"), "0.001 is the least"),
         (("tiers.host.ratio=1", "cache.backup=true"), "leave cache.backup out"),
         (("tiers.host.ratio=1", "batching=static"), "continuous batching"),
         (("tiers.host.ratio=1", "tiers.host.write=write_back", "tiers.host.closed=yes"), "before those that they"),

@@ -56,6 +56,7 @@ def test_chunks_shrink_as_the_context_grows():
         (("scheduler.prefill_schedule_interval=2",), "set one of them"),
         (("pd.prefill=1", "pd.decode=1"), "engines that step alone"),
         (("clock=measured",), "asks the modelled step times"),
+        (("preset=sglang",), "is a rule of scheduler.discipline = token-budget"),
     ],
 )
 def test_what_it_does_not_go_with_is_one_line(changes, says):
