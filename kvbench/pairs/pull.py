@@ -217,6 +217,7 @@ def _read(pairs, engines, e, seq, now):
         pairs.arrived_ns[seq] = now
         pairs.failed += 1
         pull_decode.read_is_over(e, seq, WENT_WRONG)
+        e.empty_plans = 0  # what it held is free again, and nothing else says so to an engine that waits
         return
     start = e.slots.rec[q.slot[seq], COMPUTED] // bt
     pairs.attempt[seq] += 1
