@@ -225,9 +225,8 @@ def _values(record: RunRecord) -> Run:
 def _verdict(aimed: Comparison | None) -> str:
     if aimed is None or aimed.verdict == INCONCLUSIVE or aimed.ratio is None:
         return CANNOT_TELL
-    if aimed.verdict == SAME or abs(aimed.ratio - 1) < SAME_WITHIN:
-        return NO_DIFFERENCE
-    return aimed.verdict
+    felt = _felt(aimed)
+    return NO_DIFFERENCE if felt == SAME else felt
 
 
 def _felt(c: Comparison) -> str:

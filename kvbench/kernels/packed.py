@@ -18,7 +18,22 @@ from numba import types
 from numba.core.extending import intrinsic
 
 from ..core.jit import PLAIN
-from .simd import F32, I8, I16, I32, I64, LANES, VECTOR, ask_for, element, lanes_of, read_vector, spread, vector_type
+from .simd import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    LANES,
+    VECTOR,
+    ask_for,
+    element,
+    floats_of,
+    lanes_of,
+    read_vector,
+    spread,
+    vector_type,
+)
 
 GROUP, HALF, GROUP_BYTES = 32, 16, 18
 ZERO = 8
@@ -41,14 +56,8 @@ def halves(rows: Any) -> tuple[Any, Any]:
 def unpacked(rows: Any, head_dim: int) -> Any:
     """uint8 (..., row_bytes(head_dim)) -> float32 (..., head_dim)."""
     elements, scales = halves(rows)
-    floats = (scales.astype(np.uint32) << 16).view(np.float32)
-    values = elements.astype(np.float32) * floats[..., None]
+    values = elements.astype(np.float32) * floats_of(scales)[..., None]
     return values.reshape(*rows.shape[:-1], GROUP * scales.shape[-1])[..., :head_dim]
-
-
-def floats_of(part: Any) -> Any:
-    """Elements of float32, bf16 bits or int8 without its scale, as float32."""
-    return (part.astype(np.uint32) << 16).view(np.float32) if part.dtype == np.uint16 else part.astype(np.float32)
 
 
 # ---- LLVM IR ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 from numba import types
 from numba.core.extending import overload
 
+from ..core.jit import inline
 from .packed import GROUP, GROUP_BYTES, HALF, ZERO, load_channels, row_bytes, unpacked
 from .simd import LANES, load, store
 
@@ -141,13 +142,18 @@ def _put_float32(target, source, dim, scales, scale_at):
         store(target, i, load(source, i))
 
 
+@inline
+def _nearest(bits):
+    """Bits of the bf16 nearest to a float32 that is a number, ties to even."""
+    even = np.uint32(np.uint32(bits >> _SHIFT) & _ONE)
+    return np.uint32(np.uint32(bits + np.uint32(_HALF + even)) >> _SHIFT)
+
+
 def _put_bf16(target, source, dim, scales, scale_at):
     for i in range(dim):
         bits = np.float32(source[i]).view(np.uint32)
-        upper = np.uint32(bits >> _SHIFT)
-        rounded = np.uint32(np.uint32(bits + np.uint32(_HALF + np.uint32(upper & _ONE))) >> _SHIFT)
         is_nan = np.uint32(bits & _MAGNITUDE) > _INFINITY
-        target[i] = np.uint16(np.uint32(upper | _QUIET) if is_nan else rounded)
+        target[i] = np.uint16(np.uint32(np.uint32(bits >> _SHIFT) | _QUIET) if is_nan else _nearest(bits))
 
 
 def _put_int8(target, source, dim, scales, scale_at):
@@ -175,9 +181,7 @@ def _put_int4(target, source, dim, scales, scale_at):
         finite = greatest < _INFINITY
         exact = np.float32(np.uint32(greatest).view(np.float32) / _GREATEST4)
         usable = finite and exact >= _SMALLEST_NORMAL
-        bits = np.uint32(exact.view(np.uint32))
-        upper = np.uint32(bits >> _SHIFT)
-        rounded = np.uint32(np.uint32(bits + np.uint32(_HALF + np.uint32(upper & _ONE))) >> _SHIFT)
+        rounded = _nearest(np.uint32(exact.view(np.uint32)))
         scale = np.uint32(rounded << _SHIFT).view(np.float32)
         stored = rounded if usable else np.uint32(0) if finite else _NAN_BF16
         target[place] = np.uint8(stored & np.uint32(0xFF))

@@ -314,9 +314,13 @@ def _power_of_two(typing_context: Any, x: Any) -> Any:
 # ---- without jit -----------------------------------------------------------------------------------------------------
 
 
-def _load_plain(pointer: Any, index: int) -> Any:
-    part = pointer[index : index + LANES]
+def floats_of(part: Any) -> Any:
+    """Elements of float32, bf16 bits (uint16) or int8 without its scale, as float32."""
     return (part.astype(np.uint32) << 16).view(np.float32) if part.dtype == np.uint16 else part.astype(np.float32)
+
+
+def _load_plain(pointer: Any, index: int) -> Any:
+    return floats_of(pointer[index : index + LANES])
 
 
 def _store_plain(pointer: Any, index: int, value: Any) -> None:

@@ -18,7 +18,7 @@ from numba import types
 from numba.core.extending import intrinsic
 
 from ..core.jit import PLAIN, jit
-from .packed import ask_for_channel, floats_of, line_of, reader_of, row_bytes, unpacked
+from .packed import ask_for_channel, line_of, reader_of, row_bytes, unpacked
 from .simd import (
     F32,
     I32,
@@ -27,6 +27,7 @@ from .simd import (
     at,
     count_up,
     element,
+    floats_of,
     lanes_of,
     multiply_add,
     read_vector,
