@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from kvbench.cluster.admissions import Admissions
 from kvbench.cluster.fleet import Fleet, Member
-from kvbench.cluster.simulation import Admissions
 from kvbench.core.journal import FINISHED, NEVER, PARTIAL, REFUSED, STEP_COLUMNS, Counters, Journal
 from kvbench.core.requests import I64, Requests
 from kvbench.engine.arrival import of_fleet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,22 +27,18 @@ from ..metrics.pairs import PairTimes
 from ..pairs.disciplines import units as side_units
 from ..prefix.keys import BlockKeys
 from ..routing.settings import belief_of
-from ..scheduler.shadow import VIOLATIONS
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
-    BAD_TRANSITION,
     CANCELLED,
     FAILED,
     FINISHED,
     GENERATED,
-    NO_FAULT,
-    OUT_OF_KV,
     REFUSED,
-    SHADOW,
-    STATE_NAMES,
     TIMED_OUT,
 )
+from .admissions import Admissions, admissions_of
 from .counters import counters_of
+from .fault_words import words_of
 from .fleet import Fleet, Member, routing_of
 from .flush import Flushes
 from .incidents import Incidents
@@ -63,41 +59,6 @@ _STATUS_OF_STATE = {
     FAILED: core_journal.FAILED,
     TIMED_OUT: core_journal.TIMED_OUT,
 }
-
-
-@dataclass(frozen=True)
-class Admissions:
-    """The m sequences of an engine that were ever admitted; of beams all, not only the one that is heard.
-
-    sequence, request   (m,)
-    prompt              (m,) tokens
-    asked               (m,) 1 = it looked for its prompt in the cache; 0: it waited for that of another (copy on write)
-    scheduled_ns, finish_ns   (m,) first admission, end; NEVER = has not ended
-    engine              (m,) that has it; of a request that was lost and sent again the last one
-    request_of          (sequences,) the request of every sequence
-    """
-
-    sequence: I64
-    request: I64
-    prompt: I64
-    asked: I64
-    scheduled_ns: I64
-    finish_ns: I64
-    engine: I64
-    request_of: I64
-
-    def taken(self, order: I64) -> Admissions:
-        """In another order, or some of them."""
-        columns = {f.name: getattr(self, f.name)[order] for f in fields(self) if f.name != "request_of"}
-        return Admissions(**columns, request_of=self.request_of)
-
-
-def admissions_of(engine: Engine) -> Admissions:
-    """Of an engine in whatever state."""
-    q = engine.seqs.read()
-    admitted = np.flatnonzero(q["scheduled"] >= 0)
-    names = ("request", "prompt", "asked", "scheduled", "finish", "engine")
-    return Admissions(admitted, *(q[name][admitted] for name in names), q["request"])
 
 
 class Simulation:
@@ -285,23 +246,7 @@ class Simulation:
 
     def fault(self) -> str:
         """What made the loop stop, in words."""
-        e = next((e for e in self.engines if e.fault != NO_FAULT), self.engine)
-        if e.fault == BAD_TRANSITION:
-            state = STATE_NAMES[e.seqs.state[e.fault_seq]]
-            return f"engine fault: sequence {e.fault_seq} left the table of states (now {state})"
-        if e.fault == OUT_OF_KV:
-            return (
-                "out of KV memory: a batch did not get the blocks it was admitted for (the engine would end here); "
-                "try scheduler.enable_mixed_chunk=false, more cache.blocks or a greater "
-                "scheduler.schedule_conservativeness"
-            )
-        if e.fault == SHADOW:
-            s = e.shadow
-            request = int(e.seqs.request[s.by])
-            return (
-                f"shadow: block {s.block} {VIOLATIONS[s.kind]}; step {e.num_steps}, request {request}, sequence {s.by}"
-            )
-        return "engine fault: sequences are left and nothing can happen any more"
+        return words_of(self.engines)
 
     def journal(self) -> core_journal.Journal:
         """Rows of everything so far; sequences that have not ended have status PARTIAL."""

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..cluster.simulation import Admissions, Simulation
+from ..cluster.admissions import Admissions
+from ..cluster.simulation import Simulation
 from ..core.journal import NEVER, HitBounds
 from ..core.requests import I64, Requests
 from ..engine.lineage import lineage_table

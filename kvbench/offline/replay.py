@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.admissions import admissions_of
 from ..cluster.flush import Flushes
-from ..cluster.simulation import admissions_of
 from ..core.errors import UsageError
 from ..core.requests import Requests
 from ..core.units import NEVER_NS

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..cluster.simulation import Admissions
+from ..cluster.admissions import Admissions
 from ..core.requests import EXPLICIT, I64, Requests
 from ..prefix.keys import BlockKeys, block_keys
 from ..prefix.reuse import Reuses, find_reuses

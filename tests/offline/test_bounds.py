@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from kvbench.bench.configure import configure
 from kvbench.bench.run import run
-from kvbench.cluster.simulation import Admissions, Simulation
+from kvbench.cluster.admissions import Admissions
+from kvbench.cluster.simulation import Simulation
 from kvbench.core.errors import KvbenchError, UsageError
 from kvbench.core.journal import NEVER
 from kvbench.engine.settings import EngineSettings
