@@ -13,13 +13,12 @@ source: SGLang 0.5.12 and 0.5.23, loop without overlap. What differs between the
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..core.jit import entry, inline, jit
 from . import kv
-from .calendar import join, leave, note_gap
+from .calendar import join, leave
 from .decode_room import make_room, new_blocks, retract
-from .lifecycle import begin_decode, count_token, drop_waiting, end
+from .landing import land_rows
+from .lifecycle import drop_waiting, end
 from .prefill_admission import (
     CONTINUE,
     NO_TOKEN,
@@ -39,9 +38,6 @@ from .state_columns import (
     FINAL,
     FINISHED,
     GENERATED,
-    IN_DECODE,
-    KNOWN,
-    LAST_TOKEN,
     NEXT,
     NO_SEQ,
     NO_SLOT,
@@ -297,28 +293,7 @@ def plan_decodes(e):
 @entry
 def commit(e):
     """The step is over at e.now: complete sequences emit a token, enter the tree, or end."""
-    rec, plan, now = e.slots.rec, e.plan, e.now
-    tokens = 0
-    gap, same = np.int64(0), np.int64(0)  # tokens that had this gap and are not in the journal yet
-    for row in range(e.num_plan):
-        slot = plan[row, PLAN_SLOT]
-        rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
-        tokens += plan[row, PLAN_TOKENS]
-        if rec[slot, COMPUTED] < rec[slot, KNOWN]:
-            pass  # its blocks enter the tree when the next chunk is scheduled
-        elif rec[slot, PHASE] == IN_DECODE:
-            if now - rec[slot, LAST_TOKEN] != gap:
-                note_gap(e.journal, gap, same)
-                gap, same = now - rec[slot, LAST_TOKEN], np.int64(0)
-            same += 1
-            if count_token(rec, slot, now):
-                finish(e, slot)
-        elif begin_decode(e, slot, now):
-            finish(e, slot)
-        else:
-            kv.publish_unfinished(e, slot)
-    note_gap(e.journal, gap, same)
-    e.context += tokens
+    land_rows(e, finish, False)
 
 
 @jit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..core.jit import entry, inline
 from . import kv, prefill_first
-from .calendar import leave, tick
 from .due import open_due
+from .landing import land_decodes
 from .lifecycle import begin_decode
 from .prefill_first import may_prefill, open_step, prefill, prepare_decode
-from .state_columns import COMPUTED, KNOWN, NO_SLOT, OUT_OF_KV, PLAN_SLOT, PLAN_TOKENS
+from .state_columns import COMPUTED, KNOWN, OUT_OF_KV, PLAN_SLOT, PLAN_TOKENS
 from .waiting_order import refresh_waiting, sort_waiting
 
 
@@ -47,15 +47,8 @@ def _decode(e):
 @entry
 def commit(e):
     """The step has ended: decodes are one token further, or the prefill batch emits its first tokens."""
-    cal, rec, plan, bt = e.calendar, e.slots.rec, e.plan, e.rules.block_tokens
-    if cal.planned > 0:
-        place = bt + cal.step % bt
-        tick(cal, e.journal, e.now)
-        e.context += cal.planned
-        while cal.head[place] != NO_SLOT:
-            slot = cal.head[place]
-            leave(cal, rec, slot, bt)
-            prefill_first.finish(e, slot)
+    rec, plan = e.slots.rec, e.plan
+    land_decodes(e, prefill_first.finish)
     tokens = 0
     for row in range(e.num_plan):
         slot = plan[row, PLAN_SLOT]

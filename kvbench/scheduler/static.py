@@ -7,12 +7,10 @@ and is computed as padding until the last one is done; its tokens are handed out
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..core.jit import entry, inline, jit
 from . import kv
-from .calendar import note_gap
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, leave
+from .landing import land_rows
+from .lifecycle import admit, drop_waiting, end, leave
 from .queues import close_slot, ended_append, peek_slot, queue_remove, run_append, run_remove
 from .spent import note_end
 from .state import set_state
@@ -25,13 +23,10 @@ from .state_columns import (
     IN_DECODE,
     IN_PREFILL,
     KNOWN,
-    LAST_TOKEN,
     NEXT,
     NO_SEQ,
     NO_SLOT,
     PHASE,
-    PLAN_SLOT,
-    PLAN_TOKENS,
     SEQ,
 )
 from .token_budget import add_row
@@ -81,28 +76,7 @@ def _form_batch(e):
 @entry
 def commit(e):
     """As under continuous batching, but nobody leaves before all are done."""
-    rec, plan, now = e.slots.rec, e.plan, e.now
-    tokens = 0
-    gap, same = np.int64(0), np.int64(0)  # tokens that had this gap and are not in the journal yet
-    for row in range(e.num_plan):
-        slot = plan[row, PLAN_SLOT]
-        rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
-        tokens += plan[row, PLAN_TOKENS]
-        if rec[slot, COMPUTED] < rec[slot, KNOWN]:
-            kv.publish_unfinished(e, slot)
-        elif rec[slot, PHASE] == IN_DECODE:
-            if now - rec[slot, LAST_TOKEN] != gap:
-                note_gap(e.journal, gap, same)
-                gap, same = now - rec[slot, LAST_TOKEN], np.int64(0)
-            same += 1
-            if count_token(rec, slot, now):
-                _drain(e, slot)
-        elif begin_decode(e, slot, now):
-            _drain(e, slot)
-        else:
-            kv.publish_unfinished(e, slot)
-    note_gap(e.journal, gap, same)
-    e.context += tokens
+    land_rows(e, _drain, True)
     _dissolve(e)
 
 

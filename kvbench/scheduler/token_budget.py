@@ -14,8 +14,8 @@ import numpy as np
 
 from ..core.jit import entry, inline, jit
 from . import kv
-from .calendar import note_gap
-from .lifecycle import admit, begin_decode, count_token, drop_waiting, end, preempt, start_of
+from .landing import land_rows
+from .lifecycle import admit, drop_waiting, end, preempt, start_of
 from .queues import close_slot, more_urgent, peek_slot, queue_remove, run_append, run_remove
 from .state_columns import (
     BLOCKS,
@@ -25,7 +25,6 @@ from .state_columns import (
     FINISHED,
     IN_DECODE,
     KNOWN,
-    LAST_TOKEN,
     NEXT,
     NO_SEQ,
     NO_SLOT,
@@ -231,28 +230,7 @@ def drop_empty_rows(e):
 @entry
 def commit(e):
     """The step is over at e.now: what was planned is written; complete sequences emit a token."""
-    rec, plan, now = e.slots.rec, e.plan, e.now
-    tokens = 0
-    gap, same = np.int64(0), np.int64(0)  # tokens that had this gap and are not in the journal yet
-    for row in range(e.num_plan):
-        slot = plan[row, PLAN_SLOT]
-        rec[slot, COMPUTED] += plan[row, PLAN_TOKENS]
-        tokens += plan[row, PLAN_TOKENS]
-        if rec[slot, COMPUTED] < rec[slot, KNOWN]:
-            kv.publish_unfinished(e, slot)
-        elif rec[slot, PHASE] == IN_DECODE:
-            if now - rec[slot, LAST_TOKEN] != gap:
-                note_gap(e.journal, gap, same)
-                gap, same = now - rec[slot, LAST_TOKEN], np.int64(0)
-            same += 1
-            if count_token(rec, slot, now):
-                finish(e, slot)
-        elif begin_decode(e, slot, now):
-            finish(e, slot)
-        else:
-            kv.publish_unfinished(e, slot)
-    note_gap(e.journal, gap, same)
-    e.context += tokens
+    land_rows(e, finish, True)
 
 
 @jit

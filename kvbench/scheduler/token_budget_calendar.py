@@ -11,8 +11,9 @@ import numpy as np
 
 from ..core.jit import entry, inline
 from . import kv, token_budget
-from .calendar import BUCKET_NEXT, bucket_at, join, leave, settle, tick, watch_end
+from .calendar import BUCKET_NEXT, bucket_at, join, leave, settle, watch_end
 from .due import open_due, publish_due
+from .landing import land_decodes
 from .lifecycle import begin_decode, preempt
 from .queues import run_remove
 from .state_columns import (
@@ -119,14 +120,7 @@ def still_blocked(e):
 def commit(e):
     """Everybody in the calendar is one token further; who has ended leaves; prefills that are complete join."""
     cal, rec, plan, bt = e.calendar, e.slots.rec, e.plan, e.rules.block_tokens
-    if cal.planned > 0:
-        place = bt + cal.step % bt
-        tick(cal, e.journal, e.now)
-        e.context += cal.planned
-        while cal.head[place] != NO_SLOT:
-            slot = cal.head[place]
-            leave(cal, rec, slot, bt)
-            token_budget.finish(e, slot)
+    land_decodes(e, token_budget.finish)
     tokens = 0
     for row in range(e.num_plan):
         slot = plan[row, PLAN_SLOT]
