@@ -28,6 +28,9 @@ def device_command() -> None:
 @click.option("--tp", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Tensor parallelism.")
 @click.option("--dp", metavar="N", type=click.IntRange(1), default=1, help="Of --profile: replicas in lockstep.")
 @click.option("--ep", metavar="N", type=click.IntRange(1), default=1, help="Of --profile: ranks that share experts.")
+@click.option(
+    "--link-gbs", metavar="GB/S", type=click.FloatRange(0.001, 1e5), help="Of --profile: between its devices."
+)
 @click.option("-o", "--output", metavar="FILE.npz", required=True, help="Where the table goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: what the table is of.")
 def build_command(**parameters: Any) -> int:
@@ -106,7 +109,7 @@ def _of_profile(parameters: dict[str, Any]) -> StepTimes:
     model = find_model(parameters["model"]) if parameters["model"] else None
     device = find_device(parameters["device"]) if parameters["device"] else None
     profile = find_profile(Path(parameters["profile"]), parameters["tp"], model, device)
-    profile = replace(profile, dp=parameters["dp"], ep=parameters["ep"])
+    profile = replace(profile, dp=parameters["dp"], ep=parameters["ep"], link_gbs=parameters["link_gbs"] or 0.0)
     return profile_step_times(profile, parameters["tp"])
 
 

@@ -188,11 +188,11 @@ _SCALARS = {
 
 
 def _field_type(spec: Any, module: ModuleType) -> Any:
-    """The Numba type of a field: "i8", "i4[::1]", "f8[:,::1]", or the name of a struct or a type in the module."""
+    """The Numba type of a field: "i8", "i4[::1]", "f8[:,::1]", "i4[:]" (strided), or a named struct or type."""
     base, _, dims = str(spec).strip("'\"").partition("[")
     if base in _SCALARS:
         scalar = _SCALARS[base]
-        return types.Array(scalar, dims.count(",") + 1, "C") if dims else scalar
+        return types.Array(scalar, dims.count(",") + 1, "C" if "::1" in dims else "A") if dims else scalar
     named = getattr(module, base)
     return getattr(named, "numba_type", named)
 

@@ -31,7 +31,7 @@ KNOWN_ERRORS: dict[str, KnownError] = {
     ),
     "profile": KnownError(
         "TPOT -0.3 %, TTFT +1.6 % (means)",
-        "one run of vLLM; two replicas in lockstep: -9 %, -38 %",
+        "one run of vLLM; two replicas in lockstep: -1 %, +2 %",
         "kvbench validate DIR",
     ),
     "roofline": KnownError(

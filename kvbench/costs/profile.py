@@ -28,7 +28,7 @@ from ..core.errors import UsageError
 from .axes import F64, Grid, Line, axis_points
 from .deployment import Deployment
 from .devices import Device, find_hardware
-from .keys import DEFAULTS, CostSettings
+from .keys import CostSettings
 from .measured_axes import decode_grid, line_of, prefill_grid, straight
 from .models import Model, find_hub_model
 from .roofline import make_rank
@@ -48,7 +48,10 @@ _MLP = ("gate_up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile folder says of itself, and the folder of one tensor-parallel degree."""
+    """What a profile folder says of itself, and the folder of one tensor-parallel degree.
+
+    link_gbs   between its devices, in GB/s; 0: as the device's class reaches of its datasheet
+    """
 
     folder: Path
     model: Model
@@ -57,6 +60,7 @@ class Profile:
     engine: str
     dp: int = 1
     ep: int = 1
+    link_gbs: float = 0.0
 
 
 def find_profile(folder: Path, tp: int, model: Model | None, device: Device | None) -> Profile:
@@ -86,9 +90,8 @@ def _meta(path: Path) -> dict[str, str]:
     return {m[1]: m[2].strip("'\"") for m in re.finditer(r"^(\w+): (\S.*?)\s*$", text, re.MULTILINE)}
 
 
-def profile_step_times(profile: Profile, tp: int, settings: CostSettings = DEFAULTS) -> StepTimes:
+def profile_step_times(profile: Profile, tp: int) -> StepTimes:
     """Step times of a profile. UsageError of one line where it is incomplete."""
-    deployment = Deployment(profile.device, profile.model, profile.dtype, tp=tp)
     layers = profile.model.num_layers
     linear, last_tokens = _linear(profile)
     head, last_sequences = _head(profile.folder / "per_sequence.csv")
@@ -106,12 +109,12 @@ def profile_step_times(profile: Profile, tp: int, settings: CostSettings = DEFAU
         dp=profile.dp,
         ep=profile.ep,
         measured=1.0,
-        notes=_communication_notes(tp, profile.dp),
+        notes=_communication_notes(profile, tp),
     )
     return StepTimes(
         origin,
         linear=linear,
-        communication=_communication(deployment, profile.dp, settings, last_tokens),
+        communication=_communication(profile, tp, last_tokens),
         head=head,
         prefill=prefill,
         decode=decode,
@@ -163,17 +166,25 @@ def _head(path: Path) -> tuple[Line, float]:
     return line_of(known, total, _LINE_BITS), float(known[-1])
 
 
-def _communication(deployment: Deployment, dp: int, settings: CostSettings, last: float) -> Line:
+def _communication(profile: Profile, tp: int, last: float) -> Line:
     """All-reduces of tensor parallelism and, between replicas that share experts, gather and scatter of every token."""
-    rank = make_rank(deployment, settings)
+    settings = CostSettings(link_efficiency=link_share(profile.device, profile.link_gbs))
+    rank = make_rank(Deployment(profile.device, profile.model, profile.dtype, tp=tp), settings)
     tokens = axis_points(0, int(last))
-    return Line(0, rank.communication_ns(tokens) + rank.exchange_ns(tokens, dp))
+    return Line(0, rank.communication_ns(tokens) + rank.exchange_ns(tokens, profile.dp))
 
 
-def _communication_notes(tp: int, dp: int) -> tuple[str, ...]:
-    if tp == dp == 1:
+def link_share(device: Device, gbs: float) -> float:
+    """Of the link of its datasheet; 0 where that has none, or nothing is known of the machine's."""
+    own = device.scale_up or device.host_link
+    return min(gbs * 1e9 / own, 1.0) if own else 0.0
+
+
+def _communication_notes(profile: Profile, tp: int) -> tuple[str, ...]:
+    if tp == profile.dp == 1:
         return ()
-    return ("communication is not in a profile: links by datasheet",)
+    of = f"{profile.link_gbs:g} GB/s between devices, as stated" if profile.link_gbs else "links by datasheet"
+    return (f"communication is not in a profile: {of}",)
 
 
 # ---------------------------------------------------------------- attention

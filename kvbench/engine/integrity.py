@@ -6,6 +6,8 @@ Run after every step in check mode and at the end of every run.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +29,9 @@ from ..memory.operations import (
     OP_TARGET_EPOCH,
     OP_TARGET_FIRST,
 )
-from ..prefix import node as node_columns
 from ..prefix.block_hash import GONE
+from ..prefix.node import CHILDREN, LENGTH, LOCK, OFFSET
+from ..prefix.node import PARENT as PARENT_NODE
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import (
     BLOCKS,
@@ -105,40 +108,54 @@ def _holders(e: Engine) -> list[int]:
     ]
 
 
-def _copies(e: Engine) -> tuple[list[int], list[tuple[list[int], int]]]:
+def _copies(e: Engine) -> tuple[I64, list[tuple[I64, int]]]:
     """Blocks that operations own; blocks and locked node of every operation that holds blocks of this engine."""
     ops = e.operations.read()
     rows, blocks = ops["rows"], ops["blocks"]
     rows = rows[rows[:, OP_STATE] != FREE_ROW]
     _same("open operations", int(ops["open"]), len(rows))
-    touched = [np.zeros(0, np.int64)]
+    touched = []
     for of, epoch, first, count in (
         (OP_SOURCE, OP_SOURCE_EPOCH, OP_FIRST, OP_COUNT),
         (OP_TARGET, OP_TARGET_EPOCH, OP_TARGET_FIRST, OP_TARGET_COUNT),
     ):
         own = (rows[:, of] == e.number) & (rows[:, epoch] == e.side.epoch)
         touched += [blocks[r[first] : r[first] + r[count]] for r in rows[own]]
-    counted = np.bincount(np.concatenate(touched).astype(np.int64), minlength=e.pool.in_flight.size)
-    if np.any(counted != e.pool.in_flight):
+    if np.any(_counted(touched, e.pool.in_flight.size) != e.pool.in_flight):
         raise KvbenchError("integrity: blocks and the operations in flight on them disagree")
     owned = rows[(rows[:, OP_TARGET] == e.number) & (rows[:, OP_OWNS] == 1)]
-    targets = [int(b) for r in owned for b in blocks[r[OP_TARGET_FIRST] : r[OP_TARGET_FIRST] + r[OP_TARGET_COUNT]]]
+    targets = _joined([blocks[r[OP_TARGET_FIRST] : r[OP_TARGET_FIRST] + r[OP_TARGET_COUNT]] for r in owned])
     ours = (rows[:, OP_SOURCE] == e.number) & (rows[:, OP_SOURCE_EPOCH] == e.side.epoch)
     held = rows[ours & (rows[:, OP_HOLDS] == 1)]
-    return targets, [(blocks[r[OP_FIRST] : r[OP_FIRST] + r[OP_COUNT]].tolist(), int(r[OP_NODE])) for r in held]
+    return targets, [(blocks[r[OP_FIRST] : r[OP_FIRST] + r[OP_COUNT]], int(r[OP_NODE])) for r in held]
 
 
-def _table(e: Engine, slot: int) -> list[int]:
-    return [int(b) for b in e.slots.table[slot, : e.slots.rec[slot, BLOCKS]]]
+def _joined(parts: Sequence[Any]) -> I64:
+    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
 
 
-def _partition(e: Engine, free: list[int], owned: list[int]) -> None:
-    everyone = Counter(free) + Counter(owned)
-    twice = [b for b, n in everyone.items() if n > 1]
-    if twice:
+def _counted(parts: Sequence[Any], size: int) -> I64:
+    """(size,) how often each block is among them."""
+    blocks = _joined(parts)
+    unknown = blocks[(blocks < 0) | (blocks >= size)]
+    if unknown.size:
+        raise KvbenchError(f"integrity: there is no block {unknown[0]}")
+    return np.bincount(blocks, minlength=size)
+
+
+def _table(e: Engine, slot: int, start: int = 0) -> Any:
+    return e.slots.table[slot, start : e.slots.rec[slot, BLOCKS]]
+
+
+def _partition(e: Engine, free: I64, owned: I64) -> None:
+    everyone = np.concatenate((free, owned))
+    known = everyone[(everyone >= 1) & (everyone <= e.pool.num_blocks)]
+    owners = np.bincount(known, minlength=e.pool.num_blocks + 1)
+    twice = np.flatnonzero(owners > 1)
+    if twice.size:
         raise KvbenchError(f"integrity: block {twice[0]} has two owners")
-    if len(everyone) != e.pool.num_blocks or min(everyone) < 1 or max(everyone) > e.pool.num_blocks:
-        raise KvbenchError(f"integrity: {len(everyone)} of {e.pool.num_blocks} blocks have an owner")
+    if known.size != everyone.size or known.size != e.pool.num_blocks:
+        raise KvbenchError(f"integrity: {everyone.size} of {e.pool.num_blocks} blocks have an owner")
 
 
 # ---------------------------------------------------------------- list: reference counts and hashes
@@ -146,33 +163,38 @@ def _partition(e: Engine, free: list[int], owned: list[int]) -> None:
 
 def _check_list(e: Engine, holders: list[int]) -> None:
     pool = e.pool.read()
-    after, before, contents = pool["after"], pool["before"], pool["content"]
-    free = []
-    block = int(after[0])
-    while block:
-        if after[block] and before[after[block]] != block:
-            raise KvbenchError(f"integrity: the free queue is torn behind block {block}")
-        free.append(block)
-        block = int(after[block])
-    _same("free blocks", e.pool.num_free, len(free))
-    _same("last of the free queue", int(before[0]), free[-1] if free else 0)
-    references: Counter[int] = Counter()
-    for slot in holders:
-        references.update(_table(e, slot))
+    before, contents, refs = pool["before"], pool["content"], pool["refs"]
+    free = _free_queue(pool["after"])
+    torn = free[:-1][before[free[1:]] != free[:-1]]
+    if torn.size:
+        raise KvbenchError(f"integrity: the free queue is torn behind block {torn[0]}")
+    _same("free blocks", e.pool.num_free, free.size)
+    _same("last of the free queue", int(before[0]), int(free[-1]) if free.size else 0)
     targets, held = _copies(e)
-    references.update(targets)
-    for blocks, _ in held:
-        references.update(blocks)
-    _partition(e, free, list(references))
-    for b in range(1, e.pool.num_blocks + 1):
-        _same(f"references of block {b}", int(pool["refs"][b]), references[b])
-    _same("cached blocks", e.pool.cached, sum(1 for b in free if contents[b] != 0))
-    hashed = {int(h) for h in contents[1:] if h != 0}
-    _same("distinct contents", e.hashes.distinct, len(hashed))
-    entries = [int(v) & 0xFFFFFFFF for v in e.hashes.table if v > GONE]
-    if {int(contents[b]) for b in entries} != hashed:
+    tables = [_table(e, slot) for slot in holders]
+    references = _counted([*tables, targets, *(blocks for blocks, _ in held)], refs.size)
+    _partition(e, free, np.flatnonzero(references))
+    for b in np.flatnonzero(references != refs).tolist():
+        _same(f"references of block {b}", int(refs[b]), int(references[b]))
+    _same("cached blocks", e.pool.cached, int(np.count_nonzero(contents[free])))
+    hashed = np.unique(contents[contents != 0])
+    _same("distinct contents", e.hashes.distinct, hashed.size)
+    entries = e.hashes.table[e.hashes.table > GONE]
+    named = contents[entries & 0xFFFFFFFF]
+    named = named[(named != 0) & ((named >> 32 & 0x7FFFFFFF | 1) == entries >> 32)]  # the others are stale
+    if not np.array_equal(np.unique(named), hashed):
         raise KvbenchError("integrity: the hash map and the block records disagree")
     check_hash_order(e.pool, e.hashes)
+
+
+def _free_queue(after: Any) -> I64:
+    """Blocks in order; one that is torn into a ring ends once it is longer than all there are."""
+    following, free = after.tolist(), list[int]()
+    block = following[0]
+    while block and len(free) < len(following):
+        free.append(block)
+        block = following[block]
+    return np.array(free, np.int64)
 
 
 def _check_forks(e: Engine, holders: list[int]) -> None:
@@ -197,47 +219,31 @@ def _check_forks(e: Engine, holders: list[int]) -> None:
 
 def _check_radix(e: Engine, holders: list[int]) -> None:
     pool, tree, nodes = e.pool, e.tree, e.tree.nodes
-    mask = pool.ring.size - 1
-    free = [int(pool.ring[(pool.ring_head + i) & mask]) for i in range(pool.num_free)]
-    live = [int(n) for n in np.flatnonzero(nodes[:, node_columns.LENGTH] > 0)]
-    owned: list[int] = []
-    locks: Counter[int] = Counter()
-    children: Counter[int] = Counter()
-    names = set()
-    for n in live:
-        offset, length = int(nodes[n, node_columns.OFFSET]), int(nodes[n, node_columns.LENGTH])
-        owned += [int(b) for b in tree.blocks[offset : offset + length]]
-        parent = int(nodes[n, node_columns.PARENT])
-        children[parent] += 1
-        names.add((parent, int(tree.keys[offset])))
-        if parent > 0 and nodes[parent, node_columns.LENGTH] == 0:
-            raise KvbenchError(f"integrity: node {n} hangs below a node that is gone")
-    if sorted(int(v) & 0xFFFFFFFF for v in tree.table if v) != live:
+    free = pool.ring[(pool.ring_head + np.arange(pool.num_free)) & (pool.ring.size - 1)].astype(np.int64)
+    live = np.flatnonzero(nodes[:, LENGTH] > 0)
+    parent, offset, length, lock = (nodes[live, c] for c in (PARENT_NODE, OFFSET, LENGTH, LOCK))
+    gone = live[(parent > 0) & (nodes[np.maximum(parent, 0), LENGTH] == 0)]
+    if gone.size:
+        raise KvbenchError(f"integrity: node {gone[0]} hangs below a node that is gone")
+    if not np.array_equal(np.sort(tree.table[tree.table != 0] & 0xFFFFFFFF), live):
         raise KvbenchError("integrity: the table of children and the nodes disagree")
-    if len(names) != len(live):
+    if np.unique(np.stack([parent, tree.keys[offset]]), axis=1).shape[1] != live.size:
         raise KvbenchError("integrity: two children of one node begin alike")
-    for slot in holders:
-        owned += _table(e, slot)[int(e.slots.rec[slot, PUBLISHED]) :]
-        node = int(e.slots.rec[slot, NODE])
-        while node > 0:
-            locks[node] += 1
-            node = int(nodes[node, node_columns.PARENT])
     targets, held = _copies(e)
-    owned += targets
-    for _, node in held:
+    locks = np.zeros(nodes.shape[0], np.int64)
+    for node in [*(int(e.slots.rec[slot, NODE]) for slot in holders), *(node for _, node in held)]:
         while node > 0:
             locks[node] += 1
-            node = int(nodes[node, node_columns.PARENT])
-    _partition(e, free, owned)
-    for n in live:
-        _same(f"locks of node {n}", int(nodes[n, node_columns.LOCK]), locks[n])
-        _same(f"children of node {n}", int(nodes[n, node_columns.CHILDREN]), children[n])
+            node = int(nodes[node, PARENT_NODE])
+    within = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    in_tree = tree.blocks[np.repeat(offset, length) + within]
+    private = [_table(e, slot, int(e.slots.rec[slot, PUBLISHED])) for slot in holders]
+    _partition(e, free, _joined([in_tree, *private, targets]))
+    children = np.bincount(parent[parent > 0], minlength=nodes.shape[0])
+    for what, kept, counted in (("locks", lock, locks[live]), ("children", nodes[live, CHILDREN], children[live])):
+        for i in np.flatnonzero(kept != counted).tolist():
+            _same(f"{what} of node {live[i]}", int(kept[i]), int(counted[i]))
     check_tree_order(tree)
-    evictable = sum(int(nodes[n, node_columns.LENGTH]) for n in live if locks[n] == 0)
+    evictable = int(length[lock == 0].sum())
     _same("evictable blocks", tree.evictable, evictable)
-    _same("protected blocks", tree.protected, len(owned) - len(targets) - _private(e, holders) - evictable)
-
-
-def _private(e: Engine, holders: list[int]) -> int:
-    rec = e.slots.rec
-    return sum(int(rec[s, BLOCKS] - rec[s, PUBLISHED]) for s in holders)
+    _same("protected blocks", tree.protected, in_tree.size - evictable)

@@ -46,7 +46,6 @@ def check_tree_order(tree: RadixTree) -> None:
             raise KvbenchError(
                 f"integrity: node {n} has depth {nodes[n, DEPTH]}, its path has {depth} blocks before it"
             )
-        _check_cost(order, n)
         if order.two_queues:
             with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
                 name = order.names[parent] if parent > 0 else root_hash(-1 - parent)
@@ -54,6 +53,7 @@ def check_tree_order(tree: RadixTree) -> None:
                     name = chain(name, key)
             if order.names[n] != name:
                 raise KvbenchError(f"integrity: node {n} does not bear the name of its prefix")
+    _check_costs(order, live)
     _check_queues(order, live)
 
 
@@ -75,33 +75,31 @@ def check_hash_order(pool: BlockPool, hashes: HashMap) -> None:
         block = int(pool.after[block])
     live = np.flatnonzero(nodes[:, LENGTH] > 0)
     _check_offers(order, live)
-    for n in live.tolist():
-        _check_cost(order, n)
+    _check_costs(order, live)
     _check_queues(order, live)
 
 
 def _check_offers(order: EvictionOrder, live: I64) -> None:
     nodes = order.nodes
-    offered = set()
+    offered = np.zeros(nodes.shape[0], np.bool_)
     for heap in (order.heap, order.small):
-        entries = (heap.key[: heap.size], heap.tie[: heap.size], heap.node[: heap.size])
-        for key, tie, n in zip(*(a.tolist() for a in entries), strict=True):
-            if nodes[n, KEY] == key and nodes[n, ACCESS] == tie:
-                offered.add(n)
+        key, tie, node = heap.key[: heap.size], heap.tie[: heap.size], heap.node[: heap.size]
+        offered[node[(nodes[node, KEY] == key) & (nodes[node, ACCESS] == tie)]] = True
     candidates = live[(nodes[live, LOCK] == 0) & (nodes[live, CHILDREN] == 0)]
-    for n in candidates.tolist():
-        if n not in offered:
-            raise KvbenchError(f"integrity: leaf {n} could be evicted and is not on offer")
+    missing = candidates[~offered[candidates]]
+    if missing.size:
+        raise KvbenchError(f"integrity: leaf {missing[0]} could be evicted and is not on offer")
 
 
-def _check_cost(order: EvictionOrder, n: int) -> None:
+def _check_costs(order: EvictionOrder, live: I64) -> None:
     nodes, sums = order.nodes, order.cost_sum
     if sums.size == 1:
         return
-    depth = int(nodes[n, DEPTH])
-    cost = int(sums[depth + int(nodes[n, LENGTH])] - sums[depth])
-    if nodes[n, COST] != cost:
-        raise KvbenchError(f"integrity: node {n} costs {nodes[n, COST]} ns to compute again, counted {cost}")
+    depth = nodes[live, DEPTH]
+    costs = sums[depth + nodes[live, LENGTH]] - sums[depth]
+    for i in np.flatnonzero(nodes[live, COST] != costs).tolist():
+        kept = nodes[live[i], COST]
+        raise KvbenchError(f"integrity: node {live[i]} costs {kept} ns to compute again, counted {costs[i]}")
 
 
 def _check_queues(order: EvictionOrder, live: I64) -> None:

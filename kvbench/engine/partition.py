@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import inline, jit
-from ..prefix.block_hash import GONE, find_entry
+from ..prefix.block_hash import EMPTY, find_entry
 from ..prefix.children import find_child
 from ..prefix.leaf_heap import is_candidate
 from ..prefix.node import CHILDREN, LENGTH, LOCK, OFFSET, PARENT
@@ -120,7 +120,7 @@ def _list_agrees(e):
 
 @jit
 def _map_agrees(hashes, contents):
-    """Every visible block has a content with an entry that names a block of it, and there are no other entries."""
+    """Every visible block has a content with an entry that names a block of it; places that are used are counted."""
     table = hashes.table
     distinct = 0
     for block in np.flatnonzero(contents):
@@ -128,7 +128,7 @@ def _map_agrees(hashes, contents):
         if named == 0:
             return False
         distinct += np.int64(named == block)
-    return np.sum(table > GONE) == distinct and distinct == hashes.distinct
+    return distinct == hashes.distinct and np.sum(table != EMPTY) == hashes.used
 
 
 # ---------------------------------------------------------------- ring: the tree owns what is cached

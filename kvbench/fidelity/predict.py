@@ -12,7 +12,8 @@ from ..bench.configure import configure
 from ..bench.run import Result, run
 from ..core.config import toml_text
 from ..core.errors import UsageError
-from ..costs.profile import find_profile, profile_step_times
+from ..costs.devices import DEVICES
+from ..costs.profile import find_profile, link_share, profile_step_times
 from ..costs.step_times import save_step_times
 from ..report.fidelity import Case, Figure
 from .names import known_device, known_model, known_preset
@@ -91,7 +92,8 @@ def profile_changes(truth: ServerRun) -> Iterator[Changes]:
     if not folder.is_dir():
         yield []
         return
-    profile = replace(find_profile(folder, truth.server.tp, None, None), dp=truth.server.dp, ep=truth.server.ep)
+    found, server = find_profile(folder, truth.server.tp, None, None), truth.server
+    profile = replace(found, dp=server.dp, ep=server.ep, link_gbs=truth.link_gbs)
     with TemporaryDirectory(prefix="kvbench-profile-") as place:
         path = Path(place) / f"{truth.name}.npz"
         save_step_times(profile_step_times(profile, truth.server.tp), path)
@@ -99,7 +101,7 @@ def profile_changes(truth: ServerRun) -> Iterator[Changes]:
 
 
 def run_changes(truth: ServerRun) -> Changes:
-    """The keys that a run's own files say: server, sizes, KV blocks, overlap."""
+    """The keys that a run's own files say: server, sizes, KV blocks, overlap, the link between its devices."""
     arguments = truth.arguments
     keys = {
         "scheduler.max_num_seqs": arguments.get("max_num_seqs") or 0,
@@ -109,6 +111,7 @@ def run_changes(truth: ServerRun) -> Changes:
         "cache.kind": "hash" if arguments.get("enable_prefix_caching") else "none",
         "block_tokens": truth.block_tokens,
         "overlap": truth.overlap,
+        "costs.link_efficiency": link_share(DEVICES[known_device(truth.server.system)], truth.link_gbs),
     }
     return [*_server_changes(truth.server), *_changes(keys)]
 

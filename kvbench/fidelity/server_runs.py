@@ -3,7 +3,7 @@
     vllm/requests.jsonl   input_toks, output_toks, arrival_time (the client's clock), and of one monotonic clock
                           queued_ts, first_token_ts, last_token_ts; all in s
     vllm/meta.json        model, vllm_version, engine_kwargs, kv_cache and hardware where they are known
-    config.json           hardware, where meta.json has none
+    config.json           hardware, where meta.json has none; link_bw, GB/s between the devices of that machine
     profile/              step times of that machine (`kvbench device build --profile` reads it)
 
 The engine stamps queued_ts when it looks into its inbox, which it does between steps: later than the arrival by up to
@@ -64,6 +64,7 @@ def read_server_run(folder: Path) -> ServerRun:
         kv_blocks=int(cache.get("num_gpu_blocks") or 0),
         block_tokens=int(cache.get("block_size") or 16),
         overlap=bool(resolved.get("async_scheduling", True)),
+        link_gbs=_link_gbs(folder),
     )
 
 
@@ -153,6 +154,15 @@ def _hardware(folder: Path, meta: dict[str, Any]) -> str:
         return str(_json(folder / "config.json")["nodes"][0]["instances"][0]["hardware"])
     except (UsageError, KeyError, IndexError, TypeError):
         raise UsageError("neither meta.json nor config.json names the hardware") from None
+
+
+def _link_gbs(folder: Path) -> float:
+    """0: not stated. Its link_latency is not read: it was timed call by call, and a captured graph pays less."""
+    path = folder / "config.json"
+    stated = _json(path).get("link_bw", 0.0) if path.is_file() else 0.0
+    if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0.0 <= stated < 1e6:
+        raise UsageError(f"config.json: link_bw is a bandwidth in GB/s, not {stated!r}")
+    return float(stated)
 
 
 def _json(path: Path) -> dict[str, Any]:

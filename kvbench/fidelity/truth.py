@@ -44,7 +44,11 @@ class Deployment:
 
 @dataclass(frozen=True)
 class ServerRun:
-    """One folder: every request of a server with its times. engine_arguments, kv_blocks: of its meta.json."""
+    """One folder: every request of a server with its times.
+
+    arguments, kv_blocks   of its meta.json
+    link_gbs               between its devices, of its config.json; 0: not stated
+    """
 
     name: str
     source: str
@@ -54,6 +58,7 @@ class ServerRun:
     kv_blocks: int
     block_tokens: int
     overlap: bool
+    link_gbs: float = 0.0
 
 
 @dataclass

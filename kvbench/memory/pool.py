@@ -19,6 +19,7 @@ import numpy as np
 
 from ..core.jit import inline, jit, struct
 from ..kernels.ordering import sort_by_key
+from ..kernels.prefetch import prefetch
 
 NO_BLOCK = 0
 
@@ -30,12 +31,22 @@ TAIL, UNHASHED_FIRST, APPEND, SORTED_FRONT = range(4)
 FREE_ORDERS = {"tail": TAIL, "unhashed-first": UNHASHED_FIRST, "append": APPEND, "sorted-front": SORTED_FRONT}
 
 
+RECORD = np.dtype(
+    [("content", "i8"), ("refs", "i8"), ("after", "i4"), ("before", "i4"), ("further", "i4"), ("has_twins", "i4")]
+)
+_CACHE_LINE = 64
+
+FURTHER = 12
+"""How many places of the list ahead a record is asked for; see kernels.prefetch."""
+
+
 @struct
 class BlockPool:
-    """One entry per block in each array, entry 0 for the head of the list; separate arrays, since blocks are handed
-    out in runs of neighbours and a run then shares cache lines (a record per block costs three times as much).
+    """One entry per block in each array, entry 0 for the head of the list. The strided ones are columns of one record a
+    block (RECORD), half a cache line: after some generations the order of the free list is as good as random.
 
     after, before   (num_blocks + 1,) the free list; 0 at its ends
+    further         a block that stood FURTHER places behind it in the list when both joined; a hint, 0 = none
     refs            block tables (and forks) that hold the block; not used under a ring, where a block has one owner
     content         its hash while it is visible as a prefix, else 0
     has_twins       1 while other blocks of the same content are, or were, registered beside it
@@ -47,11 +58,12 @@ class BlockPool:
     evicted         of these, reused so far (list); blocks evicted from the tree (ring)
     """
 
-    after: "i4[::1]"
-    before: "i4[::1]"
-    refs: "i4[::1]"
-    content: "i8[::1]"
-    has_twins: "u1[::1]"
+    after: "i4[:]"
+    before: "i4[:]"
+    further: "i4[:]"
+    refs: "i8[:]"
+    content: "i8[:]"
+    has_twins: "i4[:]"
     twins: "i4[:,::1]"
     in_flight: "i4[::1]"
     ring: "i4[::1]"
@@ -68,19 +80,15 @@ def make_pool(num_blocks: int, free_order: str) -> BlockPool:
     order = FREE_ORDERS[free_order]
     is_list = order in (TAIL, UNHASHED_FIRST)
     listed = num_blocks + 1 if is_list else 1
-    after = np.arange(1, listed + 1, dtype=np.int32)
-    after[-1] = 0
-    before = np.arange(-1, listed - 1, dtype=np.int32)
-    before[0] = listed - 1
+    record = _records(listed)
+    record["after"][:-1] = np.arange(1, listed)
+    record["before"] = np.arange(-1, listed - 1)
+    record["before"][0] = listed - 1
     ring = np.zeros(1 if is_list else _power_of_two(num_blocks), np.int32)
     if not is_list:
         ring[:num_blocks] = np.arange(1, num_blocks + 1)
     return BlockPool(
-        after,
-        before,
-        np.zeros(listed, np.int32),
-        np.zeros(listed, np.int64),
-        np.zeros(listed, np.uint8),
+        *(record[name] for name in ("after", "before", "further", "refs", "content", "has_twins")),
         np.zeros((listed, 3), np.int32),
         np.zeros(num_blocks + 1, np.int32),
         ring,
@@ -91,6 +99,13 @@ def make_pool(num_blocks: int, free_order: str) -> BlockPool:
         0,
         0,
     )
+
+
+def _records(num: int) -> np.ndarray:
+    """All zero, each within one cache line."""
+    memory = np.zeros((num + 2) * RECORD.itemsize, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE
+    return memory[start : start + num * RECORD.itemsize].view(RECORD)
 
 
 def _power_of_two(n: int) -> int:
@@ -181,16 +196,21 @@ def list_give(pool, row, n):
     source   vLLM frees a table in reverse, so that tails are reused before heads. 0.19 appends all; 0.33
              puts blocks without a hash in front of the queue, the last block of the table foremost.
     """
-    after, before, refs, content = pool.after, pool.before, pool.refs, pool.content
+    after, before, refs, content, further = pool.after, pool.before, pool.refs, pool.content, pool.further
     unhashed_first = pool.free_order == UNHASHED_FIRST
     tail = np.int64(before[0])  # 0, the head itself, when the queue is empty
     front, last = np.int64(NO_BLOCK), np.int64(NO_BLOCK)  # ends of what goes in front
     freed, cached = 0, 0
     for i in range(n - 1, -1, -1):
         block = np.int64(row[i])
+        following = np.int64(NO_BLOCK)
+        if i >= FURTHER:
+            following = np.int64(row[i - FURTHER])
+            prefetch(content, following)
         refs[block] -= 1
         if refs[block] > 0:
             continue
+        further[block] = following
         freed += 1
         if content[block] != 0:
             cached += 1

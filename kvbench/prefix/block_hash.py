@@ -47,6 +47,9 @@ EMPTY, GONE = 0, 1  # entries of the table; a real one has a tag of at least 1 a
 class HashMap:
     """table: (tag << 32 | first block of that content), EMPTY or GONE; a power of two. used: not EMPTY.
 
+    An entry whose block has another content by now is stale. It counts as used, and goes with the next sweep: a block
+    that is evicted touches no line of the table.
+
     watch, watch_seen: a content that somebody waits for, and whether it was registered since.
     distinct: contents in the map. registered: registrations so far. log: evicted block ids in order.
     ranked, order, rank: whether an eviction policy orders the free blocks, and the verb that tells it what happens.
@@ -146,19 +149,23 @@ def register(table, contents, block, content):
     tag = _tag(content)
     at = tag & mask
     gone = np.int64(-1)
-    contents[block] = content
+    own = (tag << 32) | block
     while True:
         entry_ = table[at]
         if entry_ == EMPTY:
             used = np.int64(gone < 0)
             if gone >= 0:
                 at = gone
-            table[at] = (tag << 32) | block
+            table[at] = own
+            contents[block] = content
             return NO_BLOCK, used
+        if entry_ == own:  # stale: it must not answer before whoever was registered first
+            table[at] = entry_ = np.int64(GONE)
         if entry_ == GONE:
             if gone < 0:
                 gone = at
         elif entry_ >> 32 == tag and contents[entry_ & 0xFFFFFFFF] == content:
+            contents[block] = content
             return entry_ & 0xFFFFFFFF, np.int64(0)
         at = (at + 1) & mask
 
@@ -206,12 +213,14 @@ def _drop_twin(pool, table, block):
 
 @jit
 def rebuild(hashes, pool):
-    """Sweep the gone entries: enter every first block of a content anew."""
+    """Sweep gone and stale entries: enter every first block of a content anew."""
     table, contents = hashes.table, pool.content
     mask = table.size - 1
     for i in range(table.size):
         table[i] = EMPTY
     for block in range(1, contents.size):
+        if block + AHEAD < contents.size:
+            prefetch(table, _tag(contents[block + AHEAD]) & mask)
         if contents[block] != 0 and not (pool.has_twins[block] and pool.twins[block, TWIN_BEFORE] != NO_BLOCK):
             tag = _tag(contents[block])
             at = tag & mask
@@ -230,31 +239,27 @@ def take(hashes, pool, row, start, stop):
 
     The caller has checked num_free. A block that was still cached is evicted by this.
     """
-    after, contents, refs, table, log = pool.after, pool.content, pool.refs, hashes.table, hashes.log
-    mask = table.size - 1
+    after, further, contents, refs, log = pool.after, pool.further, pool.content, pool.refs, hashes.log
     if hashes.ranked:
         note(hashes, pool, TAKEN, row, start, stop, 0)
     else:
         block = np.int64(after[0])
         for i in range(start, stop):
             row[i] = block
+            prefetch(contents, np.int64(further[block]))
             block = np.int64(after[block])
         after[0] = block
         pool.before[block] = 0
     if hashes.order.tells:
         note_contents(hashes.order, contents, row, start, stop, np.int64(IS_STORED))
-    evicted, gone, swept, logged = 0, 0, 0, hashes.log_size
+    has_twins, evicted, gone, logged = pool.has_twins, 0, 0, hashes.log_size
     for i in range(start, stop):
-        if i + AHEAD < stop:  # neighbours in the queue are neighbours in memory, their hashes are not
-            prefetch(table, _tag(contents[row[i + AHEAD]]) & mask)
         block = np.int64(row[i])
         refs[block] = 1
-        content = contents[block]
-        if content == 0:
+        if contents[block] == 0:
             continue
         evicted += 1
-        if not (pool.has_twins[block] and _drop_twin(pool, table, block)):
-            swept += erase(table, content, block)
+        if not (has_twins[block] and _drop_twin(pool, hashes.table, block)):
             gone += 1
         contents[block] = 0
         if logged < log.size:
@@ -262,7 +267,6 @@ def take(hashes, pool, row, start, stop):
             logged += 1
     hashes.log_size = logged
     hashes.distinct -= gone
-    hashes.used -= swept
     pool.num_free -= stop - start
     pool.cached -= evicted
     pool.evicted += evicted
@@ -331,7 +335,6 @@ def match(hashes, pool, keys, sequence, namespace, n, scratch, row):
         for i in range(found, stop):
             block = table[_tag(scratch[i]) & mask] & 0xFFFFFFFF
             prefetch(contents, block)
-            prefetch(refs, block)
         while found < stop:
             block = table[find_entry(table, contents, scratch[found])] & 0xFFFFFFFF
             if block == NO_BLOCK:
@@ -366,6 +369,8 @@ def share(pool, row, n):
     after, before, refs = pool.after, pool.before, pool.refs
     taken = 0
     for i in range(n):
+        if i + AHEAD < n:
+            prefetch(refs, np.int64(row[i + AHEAD]))
         block = np.int64(row[i])
         if refs[block] == 0:
             list_unlink(after, before, block)

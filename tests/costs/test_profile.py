@@ -149,6 +149,12 @@ def test_experts_are_those_that_uniform_routing_touches(folder):
         assert linear == pytest.approx(scaled + 1e3 * (us("embedding", 64) + us("final_layernorm", 64) + 174) + moe)
         assert without.size
         assert (step(times, [], 64, 64).resources()[3] > 0) == (dp > 1)
+    shares = [replace(profile, dp=2, ep=2, link_gbs=gbs) for gbs in (0.0, 32.0, 16.0)]
+    of_class, half, quarter = (profile_step_times(share, 1).communication.ns for share in shares)
+    assert np.array_equal(of_class, half)  # the class reaches half of 64 GB/s
+    moved = model.num_layers * 2 * 2 * model.hidden * (256 - 128)  # bytes of 128 more tokens, gathered and scattered
+    assert quarter[8] - quarter[7] == pytest.approx(moved / 16.0)
+    assert half[8] - half[7] == pytest.approx(moved / 32.0)
 
 
 @pytest.mark.parametrize("run", ["RTX4090-Llama-3.1-8B", "RTXPRO6000-Qwen3-30B-A3B"])

@@ -15,6 +15,7 @@ from kvbench.engine.integrity import check_integrity
 from kvbench.engine.partition import is_intact
 from kvbench.engine.settings import EngineSettings
 from kvbench.prefix import node
+from kvbench.prefix.block_hash import GONE, find_entry
 from kvbench.scheduler.state import Engine
 from kvbench.scheduler.state_columns import (
     BLOCKS,
@@ -123,7 +124,8 @@ def miscount_cached(e: Engine) -> None:
 
 
 def forget_a_hash(e: Engine) -> None:
-    e.hashes.table[np.flatnonzero(e.hashes.table > 1)[0]] = 0
+    content = e.pool.content[np.flatnonzero(e.pool.content)[0]]
+    e.hashes.table[find_entry(e.hashes.table, e.pool.content, content)] = GONE
 
 
 def hash_a_block_that_nobody_registered(e: Engine) -> None:

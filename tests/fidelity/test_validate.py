@@ -13,6 +13,7 @@ from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.fidelity.find_truth import find_truth
 from kvbench.fidelity.names import known_device, known_model, known_preset
+from kvbench.fidelity.predict import run_changes
 from kvbench.fidelity.server_runs import arrivals_s, measured_figures, read_server_run, read_times
 from kvbench.fidelity.validate import validate
 from kvbench.report.fidelity import Case, Figure, spread
@@ -130,6 +131,22 @@ def test_replicas_in_lockstep_are_one_case(tmp_path):
     for statistic in ("mean", "p99"):
         assert cases["two"]["tpot", statistic].predicted > 0
         assert cases["two"]["ttft", statistic].predicted <= cases["one"]["ttft", statistic].predicted * 1.05
+
+
+def test_the_link_that_a_run_states_is_the_one_it_is_predicted_with(tmp_path):
+    make_run(tmp_path / "r", tensor_parallel_size=2)
+    assert ("validate", "costs.link_efficiency=0.0") in run_changes(read_server_run(tmp_path / "r"))
+    (tmp_path / "r" / "config.json").write_text('{"link_bw": 8, "link_latency": 20000}')
+    assert ("validate", "costs.link_efficiency=0.25") in run_changes(read_server_run(tmp_path / "r"))
+    slow, fast = (
+        validate(tmp_path, more=changes(f"costs.link_efficiency={share}")).cases[0].error("ttft")
+        for share in (0.01, 1.0)
+    )
+    assert slow > fast
+    for wrong in ('"fast"', "true", "-1", "1e9"):
+        (tmp_path / "r" / "config.json").write_text(f'{{"link_bw": {wrong}}}')
+        with pytest.raises(UsageError, match="link_bw is a bandwidth in GB/s"):
+            read_server_run(tmp_path / "r")
 
 
 def test_the_command_prints_a_table_and_writes_both_files(measured, capsys, tmp_path):
