@@ -205,7 +205,10 @@ def test_a_format_without_a_unit_asks_between_two(tmp_path):
         load(path)
 
 
-@pytest.mark.parametrize(("name", "unit"), [("timestamp_ms", "ms"), ("arrival_time_s", "s"), ("timestamp_ns", "ns")])
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("timestamp_ms", "ms"), ("arrival_time_s", "s"), ("timestamp_ns", "ns"), ("time_s", "s"), ("arrival_ms", "ms")],
+)
 def test_a_name_that_says_its_unit(tmp_path, name, unit):
     path = text_file(tmp_path, f"{name},input_tokens,output_tokens", "0,100,10", "20,100,10")
     assert load(path).arrival_ns[-1] == 20 * NS_OF_UNIT[unit]

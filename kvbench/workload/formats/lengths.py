@@ -35,6 +35,7 @@ KNOWN = {
     "timestamp": (
         "timestamp", "arrived_at", "arrival_timestamp", "arrival_time", "arrival_time_s", "arrival_time_ms",
         "timestamp_s", "timestamp_ms", "timestamp_us", "timestamp_ns", "created_at", "created", "start_time", "time",
+        "time_s", "time_ms", "time_us", "time_ns", "arrival_s", "arrival_ms", "arrival_us", "arrival_ns", "arrival",
     ),
     "input": ("input_tokens", "prompt_tokens", "num_prefill_tokens", "prompt_size", "prompt_len", "input_len",
               "input_length"),
