@@ -1,11 +1,12 @@
 """What a fleet costs beside one engine, what a decision costs, and whether a run grows with its size alone.
 
-python benchmarks/fleet.py [--requests 40000] [--sizes 10000,100000,1000000] [--only spread,decision,size]
+python benchmarks/fleet.py [--requests 40000] [--sizes 10000,1000000] [--engines 64] [--only spread,decision,size]
 
 spread    as many requests on 8 engines at 8 times the rate as on one, so about as many steps of the same kind;
           requests/s of the loop, both in turn in one process, seconds of CPU, best of the rounds
 decision  router.py: among 16 engines, for prompts of 1,000 blocks, beside one look-up in a cache
-size      `kvbench run` with 64 engines, everything included: seconds of CPU for each request, most memory
+size      `kvbench run` with 64 engines (--engines), everything included: seconds of CPU for each request, most memory;
+          the run of 1,000 requests, nearly all of it start, stands beside
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ ROUNDS = 4
 """The first one may compile, and does not count."""
 RATE = 12
 """Requests/s for each engine: it is busy, and keeps up."""
-SIZE_ENGINES = 64
 SIZE_POLICIES = ("round-robin", "cache-aware", "kv-aware")
 
 
@@ -73,22 +73,22 @@ def _loop(requests: int, engines: int, policy: str) -> tuple[float, int]:
     return time.process_time() - begin, simulation.counters().num_steps
 
 
-def size(sizes: list[int]) -> None:
+def size(sizes: list[int], engines: int) -> None:
     """Runs of the command, each a process of its own."""
     rows = []
-    for policy in SIZE_POLICIES:
-        _command(1000, policy)
-        for requests in sizes:
-            seconds, memory = _command(requests, policy)
+    for policy in SIZE_POLICIES if engines > 1 else SIZE_POLICIES[:1]:
+        _command(1000, engines, policy)
+        for requests in (1000, *sizes):
+            seconds, memory = _command(requests, engines, policy)
             rows.append([policy, f"{requests:,}", f"{seconds:.1f}", f"{seconds / requests * 1e6:.1f}", f"{memory:.2f}"])
             print(*rows[-1], file=sys.stderr)
-    print(f"`kvbench run fleet-prefixes` with {SIZE_ENGINES} engines, the start included")
+    print(f"`kvbench run fleet-prefixes` with engines: {engines}; the start included")
     print(tabulate(rows, ["policy", "requests", "s of CPU", "us a request", "GB at most"], disable_numparse=True))
 
 
-def _command(requests: int, policy: str) -> tuple[float, float]:
+def _command(requests: int, engines: int, policy: str) -> tuple[float, float]:
     """(seconds of CPU, GB) of a run."""
-    words = [word for text in changes(requests, SIZE_ENGINES, policy) for word in ("--set", text)]
+    words = [word for text in changes(requests, engines, policy) for word in ("--set", text)]
     process = subprocess.Popen(
         [sys.executable, "-m", "kvbench", "run", "fleet-prefixes", *words, "--json", "-q"], stdout=subprocess.DEVNULL
     )
@@ -102,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=40_000)
     parser.add_argument("--sizes", default="10000,100000,1000000")
+    parser.add_argument("--engines", type=int, default=64)
     parser.add_argument("--only", default="spread,decision,size")
     given = parser.parse_args()
     parts = given.only.split(",")
@@ -111,7 +112,7 @@ def main() -> None:
         router.decisions(router.parse([]))
         print()
     if "size" in parts:
-        size([int(text) for text in given.sizes.split(",")])
+        size([int(text) for text in given.sizes.split(",")], given.engines)
 
 
 if __name__ == "__main__":
