@@ -20,7 +20,6 @@ IN_CLONE = ("examples", "workloads", "tests")
 NOT_RUN = {
     "kernels": "measures compiled kernels of this machine: minutes; tests/speed runs them small",
     "run measured": "a model of 39M parameters in plain Python: tests/bench/test_measured.py runs a small one",
-    "run chat --clock measured": "as above",
     "verify tokens": "a real model: tests/verify/test_tokens.py runs it small",
     "verify golden": "half a minute of recordings: tests/verify/test_golden.py runs them",
     "verify faults": "tests/verify/test_faults.py runs them",
@@ -37,6 +36,9 @@ NOT_RUN = {
 }
 """First words of a command -> why no test of this file runs it."""
 
+MEASURED = "--clock measured"
+"""What stands in commands that a real model in plain Python would run: see `run measured`."""
+
 FEW = {"run": "8", "ab": "8", "sweep": "4", "capacity": "12", "advise": "8"}
 """Command -> prompts it gets here."""
 
@@ -52,12 +54,12 @@ def shown(page: Path) -> list[str]:
 
 def is_run(line: str) -> bool:
     words = " ".join(shlex.split(line))
-    return not any(words == start or words.startswith(f"{start} ") for start in NOT_RUN)
+    return MEASURED not in words and not any(words == start or words.startswith(f"{start} ") for start in NOT_RUN)
 
 
 def smaller(line: str) -> list[str]:
     """The same command with few prompts and one worker."""
-    arguments = shlex.split(line)
+    arguments = without_a_number_of_prompts(shlex.split(line))
     command = arguments[0]
     from_file = any(a.endswith("run.json") for a in arguments)
     if command in FEW and not from_file:
@@ -69,6 +71,13 @@ def smaller(line: str) -> list[str]:
     if command == "advise":
         arguments += ["--seeds", "1", "--budget", "1"]
     return arguments
+
+
+def without_a_number_of_prompts(arguments: list[str]) -> list[str]:
+    """A --set num_prompts would win over the few that they get here."""
+    pairs = list(zip(arguments, [*arguments[1:], ""], strict=True))
+    out = {i for i, pair in enumerate(pairs) if pair[0] == "--num-prompts" or pair[1].startswith("num_prompts=")}
+    return [word for i, word in enumerate(arguments) if i not in out and i - 1 not in out]
 
 
 @pytest.fixture
