@@ -196,11 +196,11 @@ def tier_rows(requests: Requests, rounds: int) -> list[list[object]]:
     return rows
 
 
-def tier_bytes() -> float:
-    """Bytes of this process for each block of a host of a million."""
-    pool = make_host(1_000_000, "lru", False, 100)
+def tier_bytes(policy: str) -> float:
+    """Bytes of this process for each block of a host of a million, prefixes closed."""
+    pool = make_host(1_000_000, policy, True, 100)
     found = 0
-    for part in (pool, pool.order, pool.order.heap, pool.order.small, pool.order.ghosts, pool.arc):
+    for part in (pool, pool.order, pool.order.heap, pool.order.small, pool.order.ghosts, pool.arc, pool.arc.b1):
         found += sum(value.nbytes for value in part.read().values() if isinstance(value, np.ndarray))
     return found / 1e6
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.errors import KvbenchError
 from ..core.requests import I64
@@ -24,12 +25,11 @@ from ..memory.operations import (
     PREFETCH,
     STORE,
 )
-from ..prefix.block_hash import GONE
-from ..prefix.node import CHILDREN, DEPTH, LENGTH, LOCK, PARENT
+from ..prefix.node import CHILDREN, LENGTH, LOCK
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FETCHING
 from ..tiers.arc import T1, T2
-from ..tiers.host import ABSENT, CONFIRMED, COPYING, HostTier
+from ..tiers.host import ABSENT, CONFIRMED, COPYING, NO_SLOT, HostTier
 from ..tiers.state import PF_DONE, PREFETCH_STATE
 
 
@@ -45,20 +45,20 @@ def check_tiers(e: Engine) -> None:
 
 def _check_pool(where: str, pool: HostTier, locks: Counter[int], writers: Counter[int]) -> None:
     tier = pool.read()
-    content, state, nodes = tier["content"], tier["state"], pool.order.nodes
-    free = tier["free"][: tier["num_free"]].tolist()
+    content, state, holds, parent = tier["content"], tier["state"], tier["holds"], tier["parent"]
+    free = _follow(tier["free_head"], tier["after"], content.size)
     kept = np.flatnonzero(content[1:]) + 1
     if sorted([*free, *kept.tolist()]) != list(range(1, content.size)):
         raise KvbenchError(f"integrity: a slot of {where} is free and has a copy, or neither")
-    if np.any((state[1:] == ABSENT) != (content[1:] == 0)) or np.any((nodes[1:, LENGTH] > 0) != (content[1:] != 0)):
+    if len(free) != tier["num_free"] or np.any((state[1:] == ABSENT) != (content[1:] == 0)):
         raise KvbenchError(f"integrity: states and contents of {where} disagree")
-    entries = [int(v) & 0xFFFFFFFF for v in tier["table"] if v > GONE]
+    entries = [slot for first in tier["bucket"] for slot in _follow(first, tier["after"], content.size)]
     if sorted(entries) != kept.tolist():
         raise KvbenchError(f"integrity: the table of {where} and its slots disagree")
     for slot in kept.tolist():
-        if nodes[slot, LOCK] != locks[slot]:
+        if holds[slot] != locks[slot]:
             raise KvbenchError(
-                f"integrity: slot {slot} of {where} is held {nodes[slot, LOCK]} times, by {locks[slot]} operations"
+                f"integrity: slot {slot} of {where} is held {holds[slot]} times, by {locks[slot]} operations"
             )
         if writers[slot] > 1 or (writers[slot] == 1 and state[slot] != COPYING):
             raise KvbenchError(f"integrity: slot {slot} of {where} is written by {writers[slot]} operations")
@@ -67,20 +67,41 @@ def _check_pool(where: str, pool: HostTier, locks: Counter[int], writers: Counte
     for slot in kept.tolist() if pool.truth.size > 1 else ():
         if state[slot] == CONFIRMED and pool.truth[slot] != content[slot]:
             raise KvbenchError(f"integrity: slot {slot} of {where} is confirmed and holds something else")
-    if pool.arc.is_on:
-        _check_arc(where, pool, set(kept.tolist()))
-    children = Counter(nodes[kept, PARENT].tolist())
+    children = Counter(parent[kept].tolist())
     for slot in kept.tolist():
-        if nodes[slot, CHILDREN] != children[slot]:
-            raise KvbenchError(f"integrity: slot {slot} of {where} counts {nodes[slot, CHILDREN]} children wrongly")
-        if pool.closed and nodes[slot, DEPTH] > 0 and not nodes[slot, PARENT]:
+        if tier["children"][slot] != children[slot]:
+            raise KvbenchError(f"integrity: slot {slot} of {where} counts {tier['children'][slot]} children wrongly")
+        if parent[slot] == NO_SLOT:
             raise KvbenchError(f"integrity: slot {slot} of {where} has a copy whose prefix is not there")
-        if nodes[slot, PARENT] and content[nodes[slot, PARENT]] == 0:
+        if parent[slot] > 0 and content[parent[slot]] == 0:
             raise KvbenchError(f"integrity: a copy in slot {slot} of {where} has lost its parent")
+    if pool.listed:
+        idle = {slot for slot in kept.tolist() if holds[slot] == 0 and tier["children"][slot] == 0}
+        _check_lists(where, pool, set(kept.tolist()), idle)
+    else:
+        _check_records(where, pool)
 
 
-def _check_arc(where: str, pool: HostTier, kept: set[int]) -> None:
-    """Each copy is in one of the lists, each name among one of the ghosts, and none of these is there."""
+def _follow(first: int, after: NDArray[np.int32], most: int) -> list[int]:
+    found = list[int]()
+    while first != NO_SLOT and len(found) <= most:
+        found.append(int(first))
+        first = int(after[first])
+    return found
+
+
+def _check_records(where: str, pool: HostTier) -> None:
+    """What a policy that is no list reads says the same as the slots."""
+    nodes, there = pool.order.nodes[1:], pool.content[1:] != 0
+    told = nodes[there][:, [LOCK, CHILDREN]]
+    if np.any((nodes[:, LENGTH] > 0) != there) or np.any(
+        told != np.stack((pool.holds[1:][there], pool.children[1:][there]), 1)
+    ):
+        raise KvbenchError(f"integrity: the policy of {where} is told something else of its copies")
+
+
+def _check_lists(where: str, pool: HostTier, kept: set[int], idle: set[int]) -> None:
+    """Who may leave is in a list; under ARC each copy is, each name among one of the ghosts, and none of these is."""
     arc, listed = pool.arc, list[int]()
     for which in (T1, T2):
         head = arc.member.size - 1 + int(which)
@@ -90,8 +111,9 @@ def _check_arc(where: str, pool: HostTier, kept: set[int]) -> None:
                 raise KvbenchError(f"integrity: slot {slot} of {where} is linked wrongly in t{which}")
             listed.append(slot)
             slot, before = int(arc.after[slot]), slot
-    if len(listed) != len(set(listed)) or set(listed) != kept or int(arc.size[1:].sum()) != len(listed):
-        raise KvbenchError(f"integrity: t1 and t2 of {where} are not its copies")
+    must = kept if arc.is_on else idle
+    if len(listed) != len(set(listed)) or int(arc.size[1:].sum()) != len(listed) or not must <= set(listed) <= kept:
+        raise KvbenchError(f"integrity: the lists of {where} are not its copies")
     ghosts = [name for g in (arc.b1, arc.b2) for name in g.name.tolist() if name]
     if len(ghosts) != len(set(ghosts)) or set(ghosts) & set(pool.content[sorted(kept)].tolist()):
         raise KvbenchError(f"integrity: {where} remembers a name twice, or one that is there")

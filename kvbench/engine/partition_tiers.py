@@ -28,7 +28,6 @@ from ..memory.operations import (
     PREFETCH,
     STORE,
 )
-from ..prefix.block_hash import GONE
 from ..prefix.node import CHILDREN, LENGTH, LOCK, PARENT
 from ..tiers.host import ABSENT, CONFIRMED, COPYING, slot_of
 
@@ -89,34 +88,70 @@ def _touched(e, locks, writers, is_store):
 @jit
 def _pool_agrees(e, tier, is_store):
     """Each slot is free or has one copy in one state; holds, children and the table count what there is."""
-    nodes, content, n = tier.order.nodes, tier.content, tier.content.size
+    content, n = tier.content, tier.content.size
     locks, writers, children = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     is_free = np.zeros(n, np.int64)
     _touched(e, locks, writers, is_store)
-    for i in range(tier.num_free):
-        is_free[tier.free[i]] += 1
+    slot = tier.free_head
+    for _ in range(tier.num_free):
+        is_free[slot] += 1
+        slot = np.int64(tier.after[slot])
     kept = 0
     for slot in range(1, n):
         if content[slot] != 0:
             kept += 1
-            children[nodes[slot, PARENT]] += 1
+            children[max(tier.parent[slot], 0)] += 1
     for slot in range(1, n):
         has_copy = content[slot] != 0
         if is_free[slot] != np.int64(not has_copy) or (tier.state[slot] == ABSENT) == has_copy:
             return False
-        if (nodes[slot, LENGTH] > 0) != has_copy or (not has_copy and locks[slot] > 0):
+        if not has_copy and locks[slot] > 0:
             return False
         if not has_copy:
             continue
-        if nodes[slot, LOCK] != locks[slot] or nodes[slot, CHILDREN] != children[slot]:
+        if tier.holds[slot] != locks[slot] or tier.children[slot] != children[slot]:
             return False
         if tier.truth.size > 1 and tier.state[slot] == CONFIRMED and tier.truth[slot] != content[slot]:
             return False
         if writers[slot] > np.int64(tier.state[slot] == COPYING):
             return False
-        if slot_of(tier, content[slot]) != slot or (nodes[slot, PARENT] > 0 and content[nodes[slot, PARENT]] == 0):
+        if slot_of(tier, content[slot]) != slot or (tier.parent[slot] > 0 and content[tier.parent[slot]] == 0):
             return False
-    return np.sum(tier.table > GONE) == kept
+    return kept + tier.num_free == n - 1 and (_list_agrees(tier, kept) if tier.listed else _records_agree(tier))
+
+
+@jit
+def _list_agrees(tier, kept):
+    """Each copy that may leave is in a list, and linked in both directions."""
+    own, n = tier.arc, tier.content.size
+    listed = 0
+    for which in range(1, 3):
+        head = n - 1 + which
+        slot, before = np.int64(own.after[head]), head
+        while slot != head and listed <= kept:
+            if own.before[slot] != before or own.member[slot] != which or tier.content[slot] == 0:
+                return False
+            listed += 1
+            slot, before = np.int64(own.after[slot]), slot
+    for slot in range(1, n):
+        is_idle = tier.content[slot] != 0 and tier.holds[slot] == 0 and tier.children[slot] == 0
+        if is_idle and own.member[slot] == 0:
+            return False
+    return listed == own.size[1] + own.size[2]
+
+
+@jit
+def _records_agree(tier):
+    """The records of the policy say the same as the slots."""
+    nodes = tier.order.nodes
+    for slot in range(1, tier.content.size):
+        if nodes[slot, LENGTH] != np.int64(tier.content[slot] != 0):
+            return False
+        if nodes[slot, LENGTH] > 0 and (
+            nodes[slot, LOCK] != tier.holds[slot] or nodes[slot, CHILDREN] != tier.children[slot]
+        ):
+            return False
+    return True
 
 
 @jit

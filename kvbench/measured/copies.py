@@ -53,7 +53,6 @@ from ..memory.operations import (
     STORE,
     TIMER,
 )
-from ..prefix.node import LOCK
 from ..scheduler.state import Engine
 from ..tiers.probe import drop
 from . import stepwise
@@ -176,7 +175,7 @@ class Copies:
         """A page that was none is not found again, once nobody reads it."""
         store = self.places[0].engine.tiers.store
         for slot, content in self._broken_slots:
-            if int(store.content[slot]) == content and int(store.order.nodes[slot, LOCK]) == 0:
+            if int(store.content[slot]) == content and int(store.holds[slot]) == 0:
                 drop(store, slot)
         self._broken_slots = [
             (slot, content) for slot, content in self._broken_slots if int(store.content[slot]) == content

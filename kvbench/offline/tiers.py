@@ -110,7 +110,9 @@ def _write(e, t, tier, seq, start, stop):
         if host.slot_of(tier, names[i]) == host.NO_SLOT:
             parent = names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
             if not host.put(tier, names[i], parent, i):
-                return i
+                stop = i
+                break
+    host.stamp_names(tier, names, 0, stop)
     return stop
 
 

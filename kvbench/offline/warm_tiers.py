@@ -69,4 +69,5 @@ def _write(e, t, tier, seq, blocks):
         if host.slot_of(tier, names[i]) == host.NO_SLOT:
             parent = names[i - 1] if i > 0 else root_hash(namespace)
             if not host.put(tier, names[i], parent, i):
-                return
+                break
+    host.stamp_names(tier, names, 0, blocks)

@@ -10,6 +10,8 @@ copy is done. Without a tier (`cache.backup`) everything is copied and nothing i
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..core.jit import entry, inline, jit
 from ..costs.links import transfer_ns
 from ..memory import links
@@ -104,26 +106,30 @@ def _reserve(e, row):
         stop = min(stop, e.seqs.prompt[seq] // e.rules.block_tokens)
     if e.rules.planted & HALF_PERSISTED and start == 0:
         stop //= 2
+    if stop <= start:
+        return np.int64(0)
     host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
-    host.touch(tier, start if tier.arc.is_on else 0, stop)  # ARC: what it has offered before is no use again
-    kept = host.pin_present(tier, max(start - 1, 0), stop)  # what the first of them continues stays, too
-    count, is_closed = 0, tier.closed and not e.rules.planted & NO_PARENT
+    if tier.arc.is_on:
+        host.touch(tier, start, stop)  # what it has offered before is no use again
+    path, names = tier.row, tier.names
+    host.hold_path(tier, np.int64(0), stop, path)
+    host.count_uses(tier, path, np.int64(0), stop)
+    count, is_closed = np.int64(0), tier.closed and not e.rules.planted & NO_PARENT
     for i in range(start, stop):
-        content = tier.names[i]
-        if not host.is_wanted(tier, host.slot_of(tier, content)):
+        if path[i] != host.NO_SLOT or (t.min_offers > 1 and times_offered(t, names[i]) < t.min_offers):
             continue
-        if t.min_offers > 1 and times_offered(t, content) < t.min_offers:
-            continue
-        parent = tier.names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
+        parent = names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
         if is_closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
             break
-        slot = host.reserve(tier, content, parent, i)
+        slot = host.reserve(tier, names[i], parent, i)
         if slot == host.NO_SLOT:
             tier.counters[host.REFUSED] += stop - i
             break
+        host.join_path(tier, slot, path, i)
         tier.slots[count] = slot
         count += 1
-    host.unpin(tier, tier.row, 0, kept)
+    host.stamp(tier, path, np.int64(0), stop)
+    host.unpin(tier, path, np.int64(0), stop)
     attach_tier(ops, row, tier.slots, 0, count)
     return count
 

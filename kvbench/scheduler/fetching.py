@@ -54,12 +54,14 @@ from ..tiers import host
 from ..tiers.state import HOST_TOKENS, NAMESPACE, SINCE, TRIED, WAIT_IN_STEPS, WAIT_QUEUED
 from . import kv, shadow
 from .backup import written
+from .prefill_admission import open_budget, total_left
 from .queues import queue_by_arrival, queue_by_urgency, queue_remove
 from .spent import STEPS
 from .state import set_state
 from .state_columns import (
     BLOCKS,
     CANCEL_FREES,
+    COMPUTED,
     FETCHING,
     FIRST_TERMINAL,
     IN_PREFILL,
@@ -73,29 +75,87 @@ from .state_columns import (
     SEQ,
     WAITING,
 )
+from .token_budget_calendar import still_blocked
 
 
 @entry
 def prepare(e):
-    """Look up on the host who may be admitted in the step that begins now, in order, as far as its budget goes."""
-    rules, q = e.rules, e.seqs
-    if rules.prefill_first and e.batch_is_full and e.chunk == NO_SLOT:
-        return
-    budget = rules.max_prefill_tokens if rules.prefill_first else rules.max_num_batched_tokens
-    places = rules.most_running - max(e.slots.running, e.slots.holders)
-    seq = e.queue_head
+    """Look up on the host who may be admitted in the step that begins now, in order, until one is for whom there is no
+    memory: nobody behind it is looked at in that step.
+    """
+    q, seq = e.seqs, first_in_line(e)
+    budget, places, room = budget_left(e), places_left(e), room_left(e)
     while seq != NO_SEQ and places > 0 and budget > 0:
         following = q.queue_next[seq]
-        budget -= _fetch(e, seq)
-        places -= 1
+        tokens, taken = fetch(e, seq, room)
+        if taken < 0:
+            break
+        budget, room = budget - tokens, room - taken
+        places -= np.int64(q.state[seq] != FETCHING)
         seq = following
 
 
-@jit
-def _fetch(e, seq):
-    """Begin the load of what the host has of a waiting sequence, if it is worth it and there is memory.
+@inline
+def first_in_line(e):
+    """Who is looked up first. NO_SEQ: nobody can be admitted, as nothing has happened since the head was refused."""
+    seq, rules = e.queue_head, e.rules
+    if seq != NO_SEQ and rules.prefill_first:
+        leave = rules.drop_ended_each_step and e.num_leavers > 0
+        if e.batch_is_full and not leave and e.batch_size == 0 and e.slots.running > 0:
+            seq = NO_SEQ
+    elif still_blocked(e):
+        seq = NO_SEQ
+    return seq
 
-    returns  tokens that the next step has to compute for it
+
+@inline
+def places_left(e):
+    return e.rules.most_running - max(e.slots.running, e.slots.holders)
+
+
+@inline
+def budget_left(e):
+    """Tokens of the step that who waits can have: what the prefill in progress leaves, as far as that is certain."""
+    rules, rec, slot = e.rules, e.slots.rec, e.chunk
+    budget = rules.max_num_batched_tokens
+    if rules.prefill_first:
+        budget = min(rules.max_prefill_tokens, rules.chunk_tokens) if rules.chunked else rules.max_prefill_tokens
+    elif e.slots.tail != NO_SLOT and rec[e.slots.tail, PHASE] == IN_PREFILL and rules.long_prefill_token_threshold == 0:
+        slot = e.slots.tail
+    if slot != NO_SLOT:
+        budget -= rec[slot, KNOWN] - rec[slot, COMPUTED]
+    return budget
+
+
+@inline
+def room_left(e):
+    """Tokens of memory that who waits can have. SGLang keeps some for what those who run are expected to say still."""
+    bt = e.rules.block_tokens
+    if not e.rules.prefill_first:
+        return kv.available(e) * bt
+    open_budget(e)
+    expected = 0.0
+    for i in range(e.batch_size):  # the last prefill batch, which joins the running ones when the step begins
+        slot = e.batch[i]
+        expected += min(e.seqs.max_tokens[e.slots.rec[slot, SEQ]], e.rules.clip_max_new_tokens) * e.ratio
+    return np.int64(total_left(e) - expected) - _promised(e) * bt
+
+
+@inline
+def _output(e, seq):
+    """Tokens of memory that SGLang wants for an answer before it admits anybody."""
+    if not e.rules.prefill_first:
+        return np.int64(0)
+    left = max(e.seqs.max_tokens[seq] - e.seqs.generated[seq], 0)
+    return min(left, e.rules.clip_max_new_tokens) + e.rules.block_tokens
+
+
+@jit
+def fetch(e, seq, room):
+    """Begin the load of what the host has of a waiting sequence, if it is worth it and there is memory for it.
+
+    room     tokens of memory that it can have
+    returns  (tokens that the next step has to compute for it, tokens of memory that it takes; -1: it cannot have them)
     """
     t, q, bt = e.tiers, e.seqs, e.rules.block_tokens
     tier, row = t.host, t.host.row
@@ -103,15 +163,21 @@ def _fetch(e, seq):
     limit = (known - 1) // bt
     hits, link, tied = kv.lookup(e, seq, limit, row)
     rest = known - hits * bt
+    whole = (known + bt - 1) // bt - hits + tied
+    is_all = e.rules.prefill_first or e.rules.reserve_full_isl
+    now = whole if is_all else (min(rest, e.rules.max_num_batched_tokens) + bt - 1) // bt + tied
+    headroom = e.rules.watermark_blocks if e.slots.running > 0 else 0
+    taken = now * bt + _output(e, seq)
+    if taken + headroom * bt > room:
+        return rest, np.int64(-1)
     if t.of_seq[seq, TRIED] > q.preemptions[seq] or (hits < limit and q.present[seq] > hits * bt):
-        return rest
+        return rest, taken
     host.name_blocks(tier, e.block_keys, seq, q.namespace[seq], limit)
     stop = host.find(tier, hits, limit)
     if (stop - hits) * bt < max(t.min_load_tokens, 1):
-        return rest
-    whole = (known + bt - 1) // bt - hits + tied + _promised(e)
-    if whole + (0 if t.layerwise else e.rules.watermark_blocks) > kv.available(e):
-        return rest
+        return rest, taken
+    if (whole + (0 if t.layerwise else e.rules.watermark_blocks)) * bt > room:
+        return rest, taken
     t.of_seq[seq, TRIED] = q.preemptions[seq] + 1
     t.of_seq[seq, NAMESPACE] = q.namespace[seq]
     if q.scheduled[seq] < 0:
@@ -119,11 +185,11 @@ def _fetch(e, seq):
     _begin(e, seq, hits, stop, link)
     host.touch(tier, 0, stop)
     if t.layerwise:
-        return known - stop * bt
+        return known - stop * bt, taken
     queue_remove(e, seq)
     set_state(e, seq, FETCHING)
     t.of_seq[seq, SINCE] = e.now
-    return 0
+    return np.int64(0), whole * bt
 
 
 @inline

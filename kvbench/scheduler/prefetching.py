@@ -61,8 +61,7 @@ from ..tiers.state import (
 )
 from . import kv, shadow
 from .backup import written
-from .fetching import loaded
-from .fetching import prepare as prepare_loads
+from .fetching import budget_left, fetch, first_in_line, loaded, places_left, room_left
 from .queues import queue_by_arrival, queue_by_urgency, queue_remove
 from .state import set_state
 from .state_columns import (
@@ -80,22 +79,26 @@ from .state_columns import (
 
 @entry
 def prepare(e):
-    """Prefetches of who has come since the last step; then loads of who may be admitted now."""
+    """Prefetches of who has come since the last step; then who may be admitted now: its prefetch ends, loads begin."""
     t, q = e.tiers, e.seqs
     seq = e.queue_tail
     while seq != NO_SEQ and (e.rules.priority or t.of_seq[seq, PREFETCH_STATE] == PF_NEW):
         if t.of_seq[seq, PREFETCH_STATE] == PF_NEW:
             _ask(e, seq)
         seq = q.queue_prev[seq]
-    places = e.rules.most_running - max(e.slots.running, e.slots.holders)
-    seq = e.queue_head
-    while seq != NO_SEQ and places > 0:
+    seq = first_in_line(e)
+    budget, places, room = budget_left(e), places_left(e), room_left(e)
+    while seq != NO_SEQ and places > 0 and budget > 0:
         following = q.queue_next[seq]
         if t.of_seq[seq, PREFETCH_STATE] == PF_RUNS:
             _decide(e, seq)
-        places -= 1
+        if q.state[seq] != FETCHING:
+            tokens, taken = fetch(e, seq, room)
+            if taken < 0:
+                break
+            budget, room = budget - tokens, room - taken
+        places -= np.int64(q.state[seq] != FETCHING)
         seq = following
-    prepare_loads(e)
 
 
 @jit
@@ -143,10 +146,11 @@ def _next_batch(e, seq):
         _over(e, seq)
         return
     host.touch_names(t.store, tier.names, start, stop)
-    kept = host.pin_present(tier, 0, start)
+    path = tier.row
+    host.hold_path(tier, np.int64(0), stop, path)
     count, is_closed = np.int64(0), tier.closed and not e.rules.planted & NO_PARENT
     for i in range(start, stop):
-        if not host.is_wanted(tier, host.slot_of(tier, tier.names[i])):
+        if path[i] != host.NO_SLOT:
             break
         parent = tier.names[i - 1] if i > 0 else root_hash(namespace)
         if is_closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
@@ -154,13 +158,17 @@ def _next_batch(e, seq):
         slot = host.reserve(tier, tier.names[i], parent, i)
         if slot == host.NO_SLOT:
             if e.rules.planted & FULL_KEY and count > 0:
+                host.unpin(tier, path, i - 1, 1)
+                path[i - 1] = host.NO_SLOT
                 host.withdraw(tier, tier.slots, count - 1, 1)
                 tier.slots[count - 1] = host.reserve(tier, tier.names[stop - 1], tier.names[i - 1], i)
             break
+        host.join_path(tier, slot, path, i)
         tier.slots[count] = slot
         t.store.slots[count] = host.slot_of(t.store, tier.names[i])
         count += 1
-    host.unpin(tier, tier.row, 0, kept)
+    host.stamp(tier, path, np.int64(0), start + count)
+    host.unpin(tier, path, np.int64(0), stop)
     if count == 0:
         _over(e, seq)
         return
@@ -255,11 +263,9 @@ def _store(e, row):
     first, count = rows[row, OP_TIER_FIRST], rows[row, OP_TIER_COUNT]
     if rows[row, OP_STATE] != ENDED:
         return
-    if store.slots.size < count:  # what was written back is of many sequences
-        store.slots = np.zeros(2 * count, np.int32)
-    if tier.slots.size < count:
-        tier.slots = np.zeros(2 * count, np.int32)
-    taken = 0
+    host.make_room(tier, count)
+    host.make_room(store, count)
+    taken = np.int64(0)
     for i in range(first, first + count):
         slot = np.int64(ops.blocks[i])
         content = tier.content[slot]
@@ -272,6 +278,8 @@ def _store(e, row):
         taken += 1
     if taken == 0:
         return
+    if not t.writes_back:
+        host.stamp(store, store.slots, np.int64(0), taken)
     at = open_row(ops, STORE, NOBODY, 0, e.number, ELSEWHERE)
     attach_tier(ops, at, tier.slots, 0, taken)
     attach_store(ops, at, store.slots, 0, taken)

@@ -57,8 +57,7 @@ def write(e):
     """Copies of what was evicted since the last look begin: of what the host has not, as far as it finds space."""
     t, ops, order = e.tiers, e.operations, _order_of(e)
     tier, count = t.host, np.int64(0)
-    if tier.slots.size < order.num_changes:
-        tier.slots = np.zeros(2 * order.num_changes, np.int32)
+    host.make_room(tier, order.num_changes)
     for i in range(order.num_changes):
         change = order.changes[i]
         if change & IS_STORED:

@@ -1,4 +1,5 @@
-"""ARC: copies that were of use once, and those that were again, with a boundary that learns from what it evicted.
+"""Lists of copies in order of use: one is lru. Two are ARC: copies that were of use once, and those that were again,
+with a boundary that learns from what it evicted.
 
     t1, t2    copies seen once, and again; oldest first
     b1, b2    names of what left t1 and t2, at most as many as there are slots
@@ -17,16 +18,15 @@ import numpy as np
 
 from ..core.jit import inline, jit, struct
 from ..prefix.eviction.ghosts import Ghosts, make_ghosts, recall, remember
-from ..prefix.node import CHILDREN, LOCK
 
 NEITHER, T1, T2 = (np.int64(i) for i in range(3))
 
 
 @struct
 class Arc:
-    """n slots; (1,) arrays where the policy is another one.
+    """n slots; empty lists where the policy is no list.
 
-    is_on         it is the policy of its tier
+    is_on         the policy is ARC, and not lru, which has t1 alone
     member        (n + 1,) NEITHER, T1 or T2
     after, before (n + 3,) lists of t1 and t2; their heads are n + 1 and n + 2
     size          (3,) copies in each
@@ -43,12 +43,12 @@ class Arc:
     target: "f8"
 
 
-def make_arc(num_slots: int, is_on: bool) -> Arc:
-    """Nothing there, nothing learnt."""
-    n = num_slots if is_on else 0
+def make_arc(num_slots: int, num_lists: int) -> Arc:
+    """Nothing there, nothing learnt. num_lists: 2 is ARC, 1 lru, 0 neither."""
+    n = num_slots if num_lists else 0
     own = np.arange(n + 3, dtype=np.int32)
-    ghosts = make_ghosts(n), make_ghosts(n)
-    return Arc(is_on, np.zeros(n + 1, np.uint8), own, own.copy(), np.zeros(3, np.int64), *ghosts, 0.0)
+    ghosts = [make_ghosts(n if num_lists == 2 else 0) for _ in range(2)]
+    return Arc(num_lists == 2, np.zeros(n + 1, np.uint8), own, own.copy(), np.zeros(3, np.int64), *ghosts, 0.0)
 
 
 @jit
@@ -96,19 +96,45 @@ def learn(arc, name):
 
 
 @jit
-def victim(arc, nodes):
-    """The slot that leaves next, or 0. nodes: the records of the tier."""
+def to_front(arc, slot):
+    """A copy that is in neither list becomes the oldest of t1."""
+    after, before = arc.after, arc.before
+    head = arc.member.size - 1 + T1
+    first = after[head]
+    before[first], after[slot] = slot, first
+    before[slot], after[head] = head, slot
+    arc.member[slot] = T1
+    arc.size[T1] += 1
+
+
+@jit
+def victim(arc, holds, children):
+    """The slot that leaves next, or 0. holds, children: of the tier's slots."""
+    if not arc.is_on:
+        return _oldest_or_passed(arc, holds, children)
     first = T1 if arc.size[T1] >= np.int64(arc.target) else T2
-    slot = _oldest_idle(arc, nodes, first)
-    return slot if slot != 0 else _oldest_idle(arc, nodes, T1 + T2 - first)
+    slot = _oldest_idle(arc, holds, children, first)
+    return slot if slot != 0 else _oldest_idle(arc, holds, children, T1 + T2 - first)
 
 
 @inline
-def _oldest_idle(arc, nodes, which):
-    head = arc.member.size - 1 + which
-    slot = np.int64(arc.after[head])
-    while slot != head and (nodes[slot, LOCK] != 0 or nodes[slot, CHILDREN] != 0):
-        slot = np.int64(arc.after[slot])
+def _oldest_or_passed(arc, holds, children):
+    """lru: who may not leave when it is its turn is taken off the list, so nobody looks at it twice; see to_front."""
+    head, after = arc.member.size - 1 + T1, arc.after
+    slot = np.int64(after[head])
+    while slot != head and (holds[slot] != 0 or children[slot] != 0):
+        following = np.int64(after[slot])
+        leave(arc, slot)
+        slot = following
+    return slot if slot != head else np.int64(0)
+
+
+@inline
+def _oldest_idle(arc, holds, children, which):
+    head, after = arc.member.size - 1 + which, arc.after
+    slot = np.int64(after[head])
+    while slot != head and (holds[slot] != 0 or children[slot] != 0):
+        slot = np.int64(after[slot])
     return slot if slot != head else np.int64(0)
 
 

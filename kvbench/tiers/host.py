@@ -6,11 +6,13 @@
     confirm     they are written: CONFIRMED, and so found
     withdraw    they never will be: the slots are free again
     pin, unpin  an operation reads them: nobody evicts them
-    touch       they were of use
+    touch       they were of use: they are counted, and become the youngest
+    stamp       they become the youngest
 
 A copy is ABSENT, COPYING or CONFIRMED; only confirmed ones are found. One that is copied, read, or the parent of
 another one (where the rules close prefixes) is not evicted; among the others the policy chooses, any of those of the
-device's cache. A slot is 1..n; record 0 belongs to the policy.
+device's cache. Under lru and ARC it is a list of copies, oldest first, in which the blocks of a prefix lie from its
+end to its start; under the others a heap over records as the device's cache has them. A slot is 1..n.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.jit import inline, jit, struct
-from ..prefix.block_hash import EMPTY, erase, find_entry, register
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.eviction.ghosts import recall, remember
 from ..prefix.eviction.own_file import find_policy
@@ -37,18 +39,19 @@ from ..prefix.node import (
     LENGTH,
     LOCK,
     NODE_COLUMNS,
-    PARENT,
     WORD_A,
     WORD_B,
 )
 from ..prefix.own_policy import pop_any
 from . import arc
-from .arc import T1, T2, Arc, make_arc
+from .arc import NEITHER, T1, T2, Arc, make_arc
 
 ABSENT, COPYING, CONFIRMED = (np.int64(i) for i in range(3))
 NO_SLOT = np.int64(0)
+NO_PARENT = np.int64(-1)
+"""Of a copy that is the first of its prefix, and of all where prefixes are not closed."""
 
-ARC = "arc"
+ARC, LRU = "arc", "lru"
 
 # Counters of a tier.
 WRITTEN, REFUSED, EVICTED, FOUND_BLOCKS, LOADED = range(5)
@@ -59,14 +62,18 @@ NUM_COUNTERS = 5
 
 @struct
 class HostTier:
-    """n slots; see the columns of prefix.node for a record. m blocks of the longest sequence.
+    """n slots. m blocks of the longest sequence.
 
     content      (n + 1,) chain hash, 0 = none. state: (n + 1,) of its copy
-    table        (tag << 32 | slot), a power of two, as in prefix.block_hash; used: entries that are not EMPTY
-    free         (n,) stack of slots, the first num_free of them
-    order        who is evicted first; arc: the same where the policy is ARC
+    holds        (n + 1,) operations that read or write it. children: copies whose parent it is, see `closed`
+    parent       (n + 1,) slot of the block before it, NO_PARENT, or NO_SLOT: it is not there
+    bucket       (power of two,) first slot of those whose contents fall there; after: (n + 1,) the next one
+    free_head    first of num_free slots without a copy, linked by `after`, too
+    listed       the order of eviction is that of a list (lru, ARC)
+    order        who is evicted first, over records of prefix.node; (1, 16) where it is a list
+    arc          the list, or both of ARC
     closed       a parent is not evicted before its children
-    names        (m,) scratch: chain hashes of a sequence. slots: (m,) scratch. row: (m,) scratch, blocks of the device
+    names        (m,) scratch: chain hashes of a sequence. slots: scratch. row: scratch, blocks of the device
     counters     (5,) see above
     truth        (n + 1,) in check mode: the content that was really written there, whatever its state says; else (1,)
     ignores_namespace   a planted fault: a name is the tokens alone
@@ -74,10 +81,14 @@ class HostTier:
 
     content: "i8[::1]"
     state: "u1[::1]"
-    table: "i8[::1]"
-    used: "i8"
-    free: "i4[::1]"
+    holds: "i4[::1]"
+    children: "i4[::1]"
+    parent: "i4[::1]"
+    bucket: "i4[::1]"
+    after: "i4[::1]"
+    free_head: "i8"
     num_free: "i8"
+    listed: "b1"
     order: "EvictionOrder"
     arc: "Arc"
     closed: "b1"
@@ -90,8 +101,8 @@ class HostTier:
 
 
 def policy_of(name: str) -> Policy:
-    """What a tier's policy hears of its records. ARC hears of copies, and needs nothing of them."""
-    return find_policy("lru" if name == ARC else name)
+    """What a tier's policy hears of its records. Those that are lists hear of copies, and need nothing of them."""
+    return find_policy(LRU if name == ARC else name)
 
 
 def make_host(
@@ -105,34 +116,64 @@ def make_host(
     is_checked: bool = False,
     ignores_namespace: bool = False,
 ) -> HostTier:
-    """An empty tier. policy: or its name. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order."""
-    is_arc = policy == ARC
+    """An empty tier. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order.
+
+    policy   or its name. lru by its name is a list, as a policy an order of stamps (`rank`)
+    """
+    listed = policy in (ARC, LRU)
+    num_lists = 2 if policy == ARC else 1 if listed else 0
     if isinstance(policy, str):
         policy = policy_of(policy)
-    nodes = np.zeros((num_slots + 1, NODE_COLUMNS), np.int64)
+    ranked = 0 if listed else num_slots
+    nodes = np.zeros((ranked + 1, NODE_COLUMNS), np.int64)
+    n = num_slots + 1
+    after: NDArray[np.int32] = np.arange(1, n + 1, dtype=np.int32)
+    after[[0, -1]] = NO_SLOT
     return HostTier(
-        np.zeros(num_slots + 1, np.int64),
-        np.zeros(num_slots + 1, np.uint8),
-        np.zeros(1 << (4 * max(num_slots, 4)).bit_length(), np.int64),
-        0,
-        np.arange(num_slots, 0, -1).astype(np.int32),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.uint8),
+        *(np.zeros(n, np.int32) for _ in range(3)),
+        np.zeros(1 << max(num_slots - 1, 0).bit_length(), np.int32),
+        after,
+        min(num_slots, 1),
         num_slots,
-        make_order(nodes, max(num_slots, 1), policy, block_ns, seed),
-        make_arc(num_slots, is_arc),
+        listed,
+        make_order(nodes, max(ranked, 1), policy, block_ns, seed),
+        make_arc(num_slots, num_lists),
         closed,
         np.zeros(longest + 1, np.int64),
         np.zeros(longest + 1, np.int32),
         np.zeros(longest + 1, np.int32),
         np.zeros(NUM_COUNTERS, np.int64),
-        np.zeros(num_slots + 1 if is_checked else 1, np.int64),
+        np.zeros(n if is_checked else 1, np.int64),
         ignores_namespace,
     )
+
+
+@jit
+def make_room(tier, count):
+    """tier.slots takes `count` slots: what is written back is of many sequences."""
+    if tier.slots.size < count:
+        tier.slots = np.zeros(2 * count, np.int32)
+
+
+@inline
+def _place(bucket, content):
+    return (content >> 1) & (bucket.size - 1)  # the last bit of a chain hash is always set
+
+
+@inline
+def _find_slot(bucket, after, contents, content):
+    slot = bucket[_place(bucket, content)]
+    while slot != 0 and contents[slot] != content:
+        slot = after[slot]
+    return np.int64(slot)
 
 
 @inline
 def slot_of(tier, content):
     """The slot of a content whatever its state, or NO_SLOT."""
-    return tier.table[find_entry(tier.table, tier.content, content)] & 0xFFFFFFFF
+    return _find_slot(tier.bucket, tier.after, tier.content, content)
 
 
 @jit
@@ -149,7 +190,7 @@ def name_blocks(tier, keys, seq, namespace, stop):
 @inline
 def is_wanted(tier, slot):
     """Whether a copy that is offered is not there, nor on its way. slot: of its content."""
-    return slot == NO_SLOT or (tier.state[slot] == COPYING and tier.order.nodes[slot, LOCK] == 0)
+    return slot == NO_SLOT or (tier.state[slot] == COPYING and tier.holds[slot] == 0)
 
 
 @inline
@@ -161,12 +202,30 @@ def find(tier, start, stop):
 @jit
 def find_names(tier, names, start, stop):
     """Confirmed copies of names[start:stop], from the first on without a gap, into slots. Returns where they end."""
+    bucket, after, contents, state, slots = tier.bucket, tier.after, tier.content, tier.state, tier.slots
     for i in range(start, stop):
-        slot = slot_of(tier, names[i])
-        if slot == NO_SLOT or tier.state[slot] != CONFIRMED:
+        slot = _find_slot(bucket, after, contents, names[i])
+        if slot == NO_SLOT or state[slot] != CONFIRMED:
             return i
-        tier.slots[i] = slot
+        slots[i] = slot
     return stop
+
+
+@jit
+def hold_path(tier, start, stop, path):
+    """Who is there of names[start:stop], or on its way, into path[start:stop], else NO_SLOT; it stays until `unpin`."""
+    bucket, after, contents, names = tier.bucket, tier.after, tier.content, tier.names
+    for i in range(start, stop):
+        slot = _find_slot(bucket, after, contents, names[i])
+        path[i] = NO_SLOT if is_wanted(tier, slot) else slot
+    pin(tier, path, start, stop - start)
+
+
+@jit
+def join_path(tier, slot, path, i):
+    """A copy that is reserved now has a place in such a path."""
+    path[i] = slot
+    pin(tier, path, i, 1)
 
 
 @inline
@@ -181,17 +240,11 @@ def touch_names(tier, names, start, stop):
     if tier.arc.is_on:
         _touch_arc(tier, names, start, stop)
         return
-    order, nodes = tier.order, tier.order.nodes
     for i in range(stop - 1, start - 1, -1):
         slot = slot_of(tier, names[i])
         if slot != NO_SLOT:
-            order.clock += 1
-            nodes[slot, ACCESS] = order.clock
-            nodes[slot, HITS] += 1
-            if order.policy == OWN:
-                on_hit = order.on_hit
-                on_hit(nodes, slot, order.clock)
-            _offer(tier, slot)
+            _count(tier, slot)
+            _stamp(tier, slot)
 
 
 @jit
@@ -205,11 +258,79 @@ def _touch_arc(tier, names, start, stop):
             arc.to_end(tier.arc, slot, T2 if is_again else T1)
 
 
+@jit
+def count_uses(tier, slots, first, count):
+    """What there is of slots[first : first + count] was of use, and keeps its place for now. Not for ARC."""
+    if not tier.listed:
+        for i in range(first + count - 1, first - 1, -1):
+            if slots[i] != NO_SLOT:
+                _count(tier, np.int64(slots[i]))
+
+
+@inline
+def _count(tier, slot):
+    order, nodes = tier.order, tier.order.nodes
+    if not tier.listed:
+        nodes[slot, HITS] += 1
+        if order.policy == OWN:
+            on_hit = order.on_hit
+            on_hit(nodes, slot, order.clock + 1)
+
+
+@jit
+def stamp(tier, slots, first, count):
+    """What there is of slots[first : first + count] becomes the youngest, the first of it last. ARC moves nothing."""
+    if not tier.arc.is_on:
+        for i in range(first + count - 1, first - 1, -1):
+            if slots[i] != NO_SLOT:
+                _stamp(tier, np.int64(slots[i]))
+
+
+@jit
+def stamp_names(tier, names, start, stop):
+    """The same for copies of names[start:stop]."""
+    if not tier.arc.is_on:
+        for i in range(stop - 1, start - 1, -1):
+            slot = slot_of(tier, names[i])
+            if slot != NO_SLOT:
+                _stamp(tier, slot)
+
+
+@inline
+def _stamp(tier, slot):
+    if tier.listed:
+        arc.to_end(tier.arc, slot, T1)
+    else:
+        order = tier.order
+        order.clock += 1
+        order.nodes[slot, ACCESS] = order.clock
+        _offer(tier, slot)
+
+
 @inline
 def _offer(tier, slot):
-    nodes = tier.order.nodes
-    if not tier.arc.is_on and nodes[slot, LOCK] == 0 and nodes[slot, CHILDREN] == 0:
-        offer(tier.order, slot, tier.order.clock)
+    """A copy may be a candidate again. lru: one whose turn had come while it was none is the next to leave."""
+    if tier.holds[slot] == 0 and tier.children[slot] == 0:
+        if not tier.listed:
+            offer(tier.order, slot, tier.order.clock)
+        elif tier.arc.member[slot] == NEITHER:
+            arc.to_front(tier.arc, slot)
+
+
+@inline
+def _hold(tier, slot, by):
+    """More or fewer operations hold a copy."""
+    tier.holds[slot] += by
+    if not tier.listed:
+        tier.order.nodes[slot, LOCK] += by
+
+
+@inline
+def _adopt(tier, slot, by):
+    """A copy has more or fewer children."""
+    tier.children[slot] += by
+    if not tier.listed:
+        tier.order.nodes[slot, CHILDREN] += by
 
 
 @jit
@@ -219,39 +340,49 @@ def reserve(tier, content, parent, depth):
     parent   content of the block before it; depth: blocks before it
     returns  the slot; NO_SLOT: nobody can be evicted for it
     """
-    nodes = tier.order.nodes
     slot = slot_of(tier, content)
     if slot != NO_SLOT:  # its writer failed, and it could not leave
-        nodes[slot, LOCK] = 1
+        _hold(tier, slot, 1)
         return slot
     if tier.num_free == 0 and not evict(tier):
         return NO_SLOT
-    if (tier.used + 1) * 8 > tier.table.size * 5:
-        _rebuild(tier)
+    slot, after = tier.free_head, tier.after
+    tier.free_head = np.int64(after[slot])
     tier.num_free -= 1
-    slot = np.int64(tier.free[tier.num_free])
-    _, used = register(tier.table, tier.content, slot, content)
-    tier.used += used
-    order = tier.order
-    order.clock += 1
+    place = _place(tier.bucket, content)
+    after[slot] = tier.bucket[place]
+    tier.bucket[place] = slot
+    tier.content[slot] = content
     tier.state[slot] = COPYING
-    nodes[slot, LENGTH] = nodes[slot, LOCK] = nodes[slot, HITS] = 1
-    nodes[slot, ACCESS] = nodes[slot, CREATED] = order.clock
-    nodes[slot, DEPTH] = depth
-    nodes[slot, CHILDREN] = nodes[slot, WORD_A] = nodes[slot, WORD_B] = 0
-    above = slot_of(tier, parent) if tier.closed and depth > 0 else NO_SLOT
-    nodes[slot, PARENT] = above
-    if above != NO_SLOT:
-        nodes[above, CHILDREN] += 1
+    above = slot_of(tier, parent) if tier.closed and depth > 0 else NO_PARENT
+    tier.parent[slot] = above
+    if above > NO_SLOT:
+        _adopt(tier, above, 1)
     if tier.arc.is_on:
         arc.enter(tier.arc, slot, content)
+    elif tier.listed:
+        arc.to_end(tier.arc, slot, T1)
+    else:
+        _introduce(tier.order, slot, content, depth)
+    _hold(tier, slot, 1)
+    tier.counters[WRITTEN] += 1
+    return slot
+
+
+@jit
+def _introduce(order, slot, content, depth):
+    """The record of a copy that is new."""
+    nodes = order.nodes
+    order.clock += 1
+    nodes[slot, LENGTH] = nodes[slot, HITS] = 1
+    nodes[slot, ACCESS] = nodes[slot, CREATED] = order.clock
+    nodes[slot, DEPTH] = depth
+    nodes[slot, LOCK] = nodes[slot, CHILDREN] = nodes[slot, WORD_A] = nodes[slot, WORD_B] = 0
     if order.two_queues:
         nodes[slot, WORD_A] = np.int64(recall(order.ghosts, content))
     if order.policy == OWN:
         on_insert = order.on_insert
         on_insert(nodes, slot, order.clock)
-    tier.counters[WRITTEN] += 1
-    return slot
 
 
 @jit
@@ -259,7 +390,7 @@ def put(tier, content, parent, depth):
     """A copy is written in no time; its parent stays meanwhile. False: there is no space, or no parent (closed)."""
     above = slot_of(tier, parent) if tier.closed and depth > 0 else NO_SLOT
     if above != NO_SLOT:
-        tier.order.nodes[above, LOCK] += 1
+        _hold(tier, above, 1)
     elif tier.closed and depth > 0:
         return False
     slot = reserve(tier, content, parent, depth)
@@ -276,13 +407,13 @@ def put(tier, content, parent, depth):
 @jit
 def evict(tier):
     """The policy's first candidate leaves. False when there is none."""
-    order, nodes = tier.order, tier.order.nodes
-    slot = arc.victim(tier.arc, nodes) if tier.arc.is_on else pop_any(order, order.clock)
+    order = tier.order
+    slot = arc.victim(tier.arc, tier.holds, tier.children) if tier.listed else pop_any(order, order.clock)
     if slot == NO_SLOT:
         return False
     if tier.arc.is_on:
         arc.evicted(tier.arc, slot, tier.content[slot])
-    if order.two_queues and nodes[slot, KEY] < 0:
+    if order.two_queues and order.nodes[slot, KEY] < 0:
         remember(order.ghosts, tier.content[slot], np.int64(1))
     _remove(tier, slot)
     tier.counters[EVICTED] += 1
@@ -291,26 +422,35 @@ def evict(tier):
 
 @jit
 def _remove(tier, slot):
-    nodes = tier.order.nodes
-    if tier.arc.is_on:
-        arc.leave(tier.arc, slot)
-    tier.used -= erase(tier.table, tier.content[slot], slot)
+    bucket, after = tier.bucket, tier.after
+    place = _place(bucket, tier.content[slot])
+    if bucket[place] == slot:
+        bucket[place] = after[slot]
+    else:
+        before = bucket[place]
+        while after[before] != slot:
+            before = after[before]
+        after[before] = after[slot]
     tier.content[slot] = 0
     tier.state[slot] = ABSENT
     if tier.truth.size > 1:
         tier.truth[slot] = 0
-    nodes[slot, LENGTH] = 0
-    parent = nodes[slot, PARENT]
-    if parent != NO_SLOT:
-        nodes[parent, CHILDREN] -= 1
+    if tier.listed:
+        arc.leave(tier.arc, slot)
+    else:
+        tier.order.nodes[slot, LENGTH] = 0
+    parent = np.int64(tier.parent[slot])
+    if parent > NO_SLOT:
+        _adopt(tier, parent, -1)
         _offer(tier, parent)
-    tier.free[tier.num_free] = slot
+    after[slot] = tier.free_head
+    tier.free_head = slot
     tier.num_free += 1
 
 
 @jit
 def rank(tier, slot, stamp):
-    """Put a copy where a stamp of last use says."""
+    """Put a copy where a stamp of last use says. Not for lists."""
     tier.order.nodes[slot, ACCESS] = stamp
     _offer(tier, slot)
 
@@ -318,21 +458,8 @@ def rank(tier, slot, stamp):
 @jit
 def drop(tier, slot):
     """A copy without children goes, whoever holds it."""
-    tier.order.nodes[slot, LOCK] = 0
+    _hold(tier, slot, -tier.holds[slot])
     _remove(tier, slot)
-
-
-@jit
-def _rebuild(tier):
-    """Sweep the entries of what is gone."""
-    table, content = tier.table, tier.content
-    for i in range(table.size):
-        table[i] = EMPTY
-    tier.used = 0
-    for slot in range(1, content.size):
-        if content[slot] != 0:
-            _, used = register(table, content, slot, content[slot])
-            tier.used += used
 
 
 @jit
@@ -346,43 +473,31 @@ def confirm(tier, slots, first, count):
 @jit
 def withdraw(tier, slots, first, count):
     """Copies in slots[first : first + count] will never be written. One with children stays, and is never found."""
-    nodes = tier.order.nodes
     for i in range(first + count - 1, first - 1, -1):
         slot = np.int64(slots[i])
-        nodes[slot, LOCK] -= 1
-        if nodes[slot, CHILDREN] == 0 and nodes[slot, LOCK] == 0:
+        _hold(tier, slot, -1)
+        if tier.children[slot] == 0 and tier.holds[slot] == 0:
             _remove(tier, slot)
 
 
 @inline
 def unlock(tier, slot):
     """One hold less."""
-    tier.order.nodes[slot, LOCK] -= 1
+    _hold(tier, slot, -1)
     _offer(tier, slot)
 
 
 @jit
-def pin_present(tier, start, stop):
-    """What is there of names[start:stop], or on its way, stays until unpin(tier.row). Returns how many."""
-    kept = 0
-    for i in range(start, stop):
-        slot = slot_of(tier, tier.names[i])
-        if not is_wanted(tier, slot):
-            tier.row[kept] = slot
-            kept += 1
-    pin(tier, tier.row, 0, kept)
-    return kept
-
-
-@jit
 def pin(tier, slots, first, count):
-    """An operation reads slots[first : first + count]."""
+    """An operation reads what there is of slots[first : first + count]."""
     for i in range(first, first + count):
-        tier.order.nodes[slots[i], LOCK] += 1
+        if slots[i] != NO_SLOT:
+            _hold(tier, np.int64(slots[i]), 1)
 
 
 @jit
 def unpin(tier, slots, first, count):
     """It no longer does."""
     for i in range(first + count - 1, first - 1, -1):
-        unlock(tier, np.int64(slots[i]))
+        if slots[i] != NO_SLOT:
+            unlock(tier, np.int64(slots[i]))

@@ -78,7 +78,7 @@ class Tiers:
     sum_wait_ns: "i8"
     sum_slowed_ns: "i8"
     offers: "i8[::1]"
-    offered: "i8[::1]"
+    offered: "u1[::1]"
     num_offers: "i8"
     pending: "i8[::1]"
     num_pending: "i8"
@@ -135,7 +135,7 @@ def make_tiers(
         down = add_link(links, link.down.setup_ns, link.down.fragment_ns, link.down.ns_per_byte, link.fair)
         beside = down if link.half_duplex else -1
         up = add_link(links, link.up.setup_ns, link.up.fragment_ns, link.up.ns_per_byte, link.fair, beside)
-    counted = 1 << (4 * rules.host_blocks).bit_length() if rules.min_offers > 1 else 1
+    counted = _room_for_offers(rules.host_blocks) if rules.min_offers > 1 else 1
     return Tiers(
         make_host(
             rules.host_blocks,
@@ -167,7 +167,7 @@ def make_tiers(
         0,
         0,
         np.zeros(counted, np.int64),
-        np.zeros(counted, np.int64),
+        np.zeros(counted, np.uint8),
         0,
         np.zeros(2 * num_slots + 16 if rules.moves else 1, np.int64),
         0,
@@ -186,6 +186,11 @@ def make_tiers(
     )
 
 
+def _room_for_offers(host_blocks: int) -> int:
+    """Of a power of two, half to all of the host's blocks: what comes again after so many others is new."""
+    return 1 << max((host_blocks - 1).bit_length() - 1, 4)
+
+
 @jit
 def times_offered(tiers, content):
     """Count one more offer of a content. Returns how often it was offered. A full table starts anew."""
@@ -200,5 +205,6 @@ def times_offered(tiers, content):
     if offers[at] == 0:
         offers[at] = content
         tiers.num_offers += 1
-    tiers.offered[at] += 1
-    return tiers.offered[at]
+    times = min(np.int64(tiers.offered[at]) + 1, 255)
+    tiers.offered[at] = times
+    return times

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ..prefix.node import ACCESS, CREATED
 from ..tiers import probe
-from ..tiers.host import NO_SLOT, make_host
+from ..tiers.host import NO_SLOT, make_host, policy_of
 from .recording import Row
 from .stream import Observed
 
@@ -28,7 +28,7 @@ class LmcacheCpu:
     def __init__(self, header: Row, rows: Sequence[Row]) -> None:
         p = header["params"]
         self.policy = p["policy"]
-        self.tier = make_host(p["capacity"], self.policy.lower(), False, 1)
+        self.tier = make_host(p["capacity"], policy_of(self.policy.lower()), False, 1)
         self.pins: Counter[int] = Counter()
         self.readers: Counter[int] = Counter()
         self.waiting: list[int] = []  # keys whose use has not been counted yet

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..prefix.node import ACCESS, LOCK
+from ..prefix.node import ACCESS
 from ..tiers import probe
 from ..tiers.arc import T1, T2
-from ..tiers.host import CONFIRMED, COPYING, NO_SLOT, make_host
+from ..tiers.host import ARC, CONFIRMED, COPYING, NO_SLOT, make_host, policy_of
 from .recording import Row
 from .stream import Observed, follow
 
@@ -64,7 +64,7 @@ class VllmOffload:
     def _open(self, chunks: int, policy: str, threshold: int, most_tracked: int) -> None:
         self.threshold, self.most_tracked = threshold, most_tracked
         self.chunks = chunks
-        self.tier = make_host(chunks, policy, False, 1)
+        self.tier = make_host(chunks, policy if policy == ARC else policy_of(policy), False, 1)
         self.requests: dict[str, Request] = {}
         self.numbers = 0
         self.tracker: dict[int, int] = {}
@@ -97,8 +97,8 @@ class VllmOffload:
         return [slot for slot in range(1, self.chunks + 1) if self.tier.content[slot]]
 
     def state(self) -> Observed:
-        nodes, state = self.tier.order.nodes, self.tier.state
-        idle = sum(1 for s in self._kept() if nodes[s, LOCK] == 0)
+        holds, state = self.tier.holds, self.tier.state
+        idle = sum(1 for s in self._kept() if holds[s] == 0)
         writing = sum(1 for s in self._kept() if state[s] == COPYING)
         return {"free": int(self.tier.num_free), "evictable": idle, "writing": writing}
 
@@ -110,7 +110,7 @@ class VllmOffload:
         return {"lru_order": [self._entry(s) for s in slots]}
 
     def _entry(self, slot: int) -> list[int]:
-        key, refs = int(self.tier.content[slot]), int(self.tier.order.nodes[slot, LOCK])
+        key, refs = int(self.tier.content[slot]), int(self.tier.holds[slot])
         return [key, self.chunk_of[key], -1 if self.tier.state[slot] == COPYING else refs]
 
     def _dump_arc(self) -> Observed:

@@ -73,6 +73,7 @@ class Copy:
     holds: int = 1  # operations that read or write it
     children: int = 0
     is_there: bool = False
+    passed: bool = False  # lru: its turn came while it could not leave
 
 
 ORDER = {
@@ -85,10 +86,12 @@ ORDER = {
 
 
 class Copies:
+    """Under lru, a copy whose turn has come while it was held or a parent is the next to leave when it can."""
+
     def __init__(self, capacity, policy, closed):
-        self.capacity, self.closed, self.order = capacity, closed, ORDER[policy]
+        self.capacity, self.closed, self.order, self.is_lru = capacity, closed, ORDER[policy], policy == "lru"
         self.of = {}
-        self.clock = self.written = self.evicted = 0
+        self.clock = self.written = self.evicted = self.oldest = 0
 
     def find(self, chain, start, stop):
         """Where what is there of chain[start:stop] ends, without a gap."""
@@ -97,11 +100,21 @@ class Copies:
         return start
 
     def touch(self, names):
+        self.count(names)
+        self.stamp(names)
+
+    def count(self, names):
+        for name in names:
+            if name in self.of:
+                self.of[name].uses += 1
+
+    def stamp(self, names):
+        """They become the youngest, the first of them last: tails leave before heads."""
         for name in reversed(names):
             if name in self.of:
                 self.clock += 1
                 self.of[name].used = self.clock
-                self.of[name].uses += 1
+                self.of[name].passed = False
 
     def is_wanted(self, name):
         return name not in self.of or (not self.of[name].is_there and not self.of[name].holds)
@@ -123,23 +136,36 @@ class Copies:
 
     def _evict(self):
         idle = [copy for copy in self.of.values() if not copy.holds and not copy.children]
-        if not idle:
+        gone = min(idle, key=self.order, default=None)
+        for copy in self.of.values() if self.is_lru else ():
+            copy.passed |= gone is None or copy.used < gone.used
+        if gone is None:
             return False
-        gone = min(idle, key=self.order)
         if gone.parent:
             gone.parent.children -= 1
+            self._may_leave(gone.parent)
         del self.of[gone.name]
         self.evicted += 1
         return True
 
-    def hold(self, names, by=1):
+    def _may_leave(self, copy):
+        if copy.passed and not copy.holds and not copy.children:
+            self.oldest -= 1
+            copy.used, copy.passed = self.oldest, False
+
+    def hold(self, names):
         for name in names:
-            self.of[name].holds += by
+            self.of[name].holds += 1
+
+    def let_go(self, names):
+        for name in reversed(names):
+            self.of[name].holds -= 1
+            self._may_leave(self.of[name])
 
     def confirm(self, names):
         for name in names:
             self.of[name].is_there = True
-            self.of[name].holds -= 1
+        self.let_go(names)
 
 
 class Link:
@@ -263,7 +289,7 @@ class TieredSteps(timed.VllmSteps):
     def schedule(self):
         if self.tiers.store_blocks:
             self._prefetch()
-        self._load()
+        self._walk()
         if self.tiers.write == "back":
             self._write_back()
         plan = super().schedule()
@@ -359,8 +385,11 @@ class TieredSteps(timed.VllmSteps):
         if not t.outputs:
             stop = min(stop, request.num_prompt_tokens // self.block_tokens)
         chain = self._chain(request, stop)
-        host.touch(chain[:stop])
-        kept = [name for name in chain[max(start - 1, 0) : stop] if not host.is_wanted(name)]
+        if stop <= start:
+            self._pool.give_back(blocks)
+            return
+        kept = [name for name in chain[:stop] if not host.is_wanted(name)]
+        host.count(kept)
         host.hold(kept)
         names = []
         for i in range(start, stop):
@@ -369,7 +398,7 @@ class TieredSteps(timed.VllmSteps):
             if not host.has_parent(chain, i) or not host.reserve(chain[i], chain[i - 1] if i else None):
                 break
             names.append(chain[i])
-        host.hold(kept, -1)
+        self._end_of_path(host, chain[:stop], kept, names)
         if not names:
             self._pool.give_back(blocks)
             return
@@ -383,8 +412,16 @@ class TieredSteps(timed.VllmSteps):
         self._move(DOWN, work, land)
         self.copy_ns += work
 
+    def _end_of_path(self, host, path, kept, new):
+        """Who was held while others were reserved behind them is the youngest now, and so are these."""
+        held = {*kept, *new}
+        path = [name for name in path if name in held]
+        host.hold(new)
+        host.stamp(path)
+        host.let_go(path)
+
     def _times_offered(self, name):
-        size = 1 << (4 * self.tiers.host_blocks).bit_length()
+        size = 1 << max((self.tiers.host_blocks - 1).bit_length() - 1, 4)
         if len(self.offers) * 8 > size * 5:
             self.offers = {}
         self.offers[name] = self.offers.get(name, 0) + 1
@@ -406,40 +443,59 @@ class TieredSteps(timed.VllmSteps):
 
     # -- host to device
 
-    def _load(self):
-        budget, places = self.scheduler.config.max_num_batched_tokens, self._places()
+    def _walk(self):
+        """Who may be admitted now, in order, until there is one for whom there is no memory."""
+        budget, places, room = self._budget(), self._places(), self._pool.num_free
         for request in list(self.scheduler.waiting):
             if places <= 0 or budget <= 0:
                 break
-            budget -= self._load_of(request)
-            places -= 1
+            if self.fetches[request.request_id].prefetch == RUNS:
+                self._decide(request)
+            if request.request_id not in self.aside:
+                tokens, blocks = self._load_of(request, room)
+                if blocks is None:
+                    break
+                budget, room = budget - tokens, room - blocks
+            places -= request.request_id not in self.aside
 
     def _places(self):
         return self.scheduler.config.max_admitted - len(self.scheduler.running)
 
-    def _load_of(self, request):
-        """Returns the tokens that the next step has to compute for it."""
-        t, bt, f = self.tiers, self.block_tokens, self.fetches[request.request_id]
+    def _budget(self):
+        """Tokens, less those of a prefill in progress."""
+        config, budget = self.scheduler.config, self.scheduler.config.max_num_batched_tokens
+        last = self.scheduler.running[-1] if self.scheduler.running else None
+        if last and last.request_id not in self.scheduler.decoding and not config.long_prefill_token_threshold:
+            budget -= last.num_tokens - last.num_computed_tokens
+        return budget
+
+    def _load_of(self, request, room):
+        """Returns the tokens that the next step has to compute for it, and the blocks it takes; None: too many."""
+        t, bt, f, config = self.tiers, self.block_tokens, self.fetches[request.request_id], self.scheduler.config
         limit, hits = self._hits(request)
         start, rest = len(hits), request.num_tokens - len(hits) * bt
+        tied = sum(self._pool.num_refs[b] == 0 for b in hits)
+        whole = -(-request.num_tokens // bt) - start + tied
+        now = whole if config.scheduler_reserve_full_isl else -(-min(rest, config.max_num_batched_tokens) // bt) + tied
+        if now + (config.num_watermark_blocks if self.scheduler.running else 0) > room:
+            return rest, None
         if f.tried > request.num_preemptions:
-            return rest
+            return rest, now
         chain = self._chain(request, limit)
         stop = self.host.find(chain, start, limit)
         if (stop - start) * bt < max(t.min_load_tokens, 1):
-            return rest
-        whole = -(-request.num_tokens // bt) - start + sum(self._pool.num_refs[b] == 0 for b in hits)
-        if whole + (0 if t.layerwise else self.scheduler.config.num_watermark_blocks) > self._pool.num_free:
-            return rest
+            return rest, now
+        if whole + (0 if t.layerwise else config.num_watermark_blocks) > room:
+            return rest, now
         f.tried = request.num_preemptions + 1
         if self._is_new(request):
             f.host_tokens = (stop - start) * bt
         self._begin_load(request, hits, chain[start:stop])
         self.host.touch(chain[:stop])
         if t.layerwise:
-            return request.num_tokens - stop * bt
+            return request.num_tokens - stop * bt, now
         self._set_aside(request)
-        return 0
+        return 0, whole
 
     def _begin_load(self, request, hits, names):
         t, pool = self.tiers, self._pool
@@ -453,7 +509,7 @@ class TieredSteps(timed.VllmSteps):
                 pool.register(block, name)
 
         def land():
-            self.host.hold(names, -1)
+            self.host.let_go(names)
             if not t.layerwise:
                 publish()
             pool.give_back(taken)
@@ -478,10 +534,6 @@ class TieredSteps(timed.VllmSteps):
             if self.fetches[request.request_id].prefetch != NEW:
                 break
             self._ask(request)
-        places = self._places()
-        for request in list(self.scheduler.waiting)[: max(places, 0)]:
-            if self.fetches[request.request_id].prefetch == RUNS:
-                self._decide(request)
 
     def _ask(self, request):
         f = self.fetches[request.request_id]
@@ -504,7 +556,7 @@ class TieredSteps(timed.VllmSteps):
             self._over(request)
             return
         store.touch(chain[start:stop])
-        kept = [name for name in chain[:start] if not host.is_wanted(name)]
+        kept = [name for name in chain[:stop] if not host.is_wanted(name)]
         host.hold(kept)
         names = []
         for i in range(start, stop):
@@ -513,7 +565,7 @@ class TieredSteps(timed.VllmSteps):
             if not host.reserve(chain[i], chain[i - 1] if i else None):
                 break
             names.append(chain[i])
-        host.hold(kept, -1)
+        self._end_of_path(host, chain[: start + len(names)], kept, names)
         if not names:
             self._over(request)
             return
@@ -521,7 +573,7 @@ class TieredSteps(timed.VllmSteps):
         f.next = start + len(names)
 
         def land():
-            store.hold(names, -1)
+            store.let_go(names)
             host.confirm(names)
             if f.prefetch == DONE:
                 return
@@ -571,9 +623,11 @@ class TieredSteps(timed.VllmSteps):
         if not names:
             return
         self.host.hold(names)
+        if t.write == "through":
+            self.store.stamp(names)
 
         def land():
-            self.host.hold(names, -1)
+            self.host.let_go(names)
             self.store.confirm(names)
 
         work = t.store_down.work(len(names) * t.store_block_bytes, -(-len(names) // t.batch_blocks))
