@@ -35,7 +35,7 @@ from ..memory.operations import (
 from ..scheduler import write_back
 from ..scheduler.spent import scaled
 from ..scheduler.state import Engine
-from ..tiers import host
+from ..tiers import host, paths
 from ..tiers.state import PREFETCH_END, PREFETCH_NEXT, TRUNCATED_BLOCKS
 
 
@@ -126,7 +126,7 @@ def cut_short(e, row, count):
     t, rows, blocks = e.tiers, e.operations.rows, e.operations.blocks
     missing, seq = rows[row, OP_TIER_COUNT] - count, rows[row, OP_OWNER]
     host.withdraw(t.host, blocks, rows[row, OP_TIER_FIRST] + count, missing)
-    host.unpin(t.store, blocks, rows[row, OP_STORE_FIRST] + count, missing)
+    paths.unpin(t.store, blocks, rows[row, OP_STORE_FIRST] + count, missing)
     rows[row, OP_TIER_COUNT] = rows[row, OP_STORE_COUNT] = count
     t.counts[TRUNCATED_BLOCKS] += missing + t.of_seq[seq, PREFETCH_END] - t.of_seq[seq, PREFETCH_NEXT]
     t.of_seq[seq, PREFETCH_END] = t.of_seq[seq, PREFETCH_NEXT]

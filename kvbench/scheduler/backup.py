@@ -34,10 +34,9 @@ from ..memory.operations import (
     heard,
     open_row,
 )
-from ..prefix.chain_hash import root_hash
 from ..prefix.hold import hold, let_go
-from ..tiers import host
-from ..tiers.state import times_offered
+from ..tiers import host, paths
+from ..tiers.state import NAME, NAMED, times_offered
 from .state_columns import COMPUTED, HALF_PERSISTED, NO_PARENT, RADIX, SEQ
 
 
@@ -108,30 +107,38 @@ def _reserve(e, row):
         stop //= 2
     if stop <= start:
         return np.int64(0)
-    host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
+    first, names, path = _name(e, seq, start, stop), tier.names, tier.path
     if tier.arc.is_on:
         host.touch(tier, start, stop)  # what it has offered before is no use again
-    path, names = tier.row, tier.names
-    host.hold_path(tier, np.int64(0), stop, path)
-    host.count_uses(tier, path, np.int64(0), stop)
-    count, is_closed = np.int64(0), tier.closed and not e.rules.planted & NO_PARENT
-    for i in range(start, stop):
-        if path[i] != host.NO_SLOT or (t.min_offers > 1 and times_offered(t, names[i]) < t.min_offers):
-            continue
-        parent = names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
-        if is_closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
-            break
-        slot = host.reserve(tier, names[i], parent, i)
-        if slot == host.NO_SLOT:
-            tier.counters[host.REFUSED] += stop - i
-            break
-        host.join_path(tier, slot, path, i)
-        tier.slots[count] = slot
-        count += 1
-    host.stamp(tier, path, np.int64(0), stop)
-    host.unpin(tier, path, np.int64(0), stop)
+    paths.hold_path(tier, names, first, stop, path)
+    paths.count_uses(tier, path, start, stop)
+    if t.min_offers > 1:
+        for i in range(start, stop):
+            if path[i] <= 0 and times_offered(t, names[i]) < t.min_offers:
+                path[i] = paths.LEFT_OUT
+    count, end = paths.reserve_path(tier, names, start, stop, path, (e.rules.planted & NO_PARENT) != 0)
+    tier.counters[host.REFUSED] += stop - end
+    paths.release_path(tier, first, stop, path, False)
     attach_tier(ops, row, tier.slots, 0, count)
     return count
+
+
+@inline
+def _name(e, seq, start, stop):
+    """Names of the blocks that a sequence offers, and of what they continue. Returns the first block that has one.
+
+    From the name where its last offer ended, if this one begins there; else from the start of the prompt.
+    """
+    t, tier = e.tiers, e.tiers.host
+    rows, first = t.of_seq, np.int64(0)
+    if start > 0 and rows[seq, NAMED] == start:
+        first = start - 1
+        host.name_rest(tier, e.block_keys, seq, rows[seq, NAME], start, stop)
+        tier.names[first] = rows[seq, NAME]
+    else:
+        host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
+    rows[seq, NAMED], rows[seq, NAME] = stop, tier.names[stop - 1]
+    return first
 
 
 @entry
@@ -141,9 +148,9 @@ def written(e, row):
     rows = ops.rows
     first, count = rows[row, OP_TIER_FIRST], rows[row, OP_TIER_COUNT]
     if rows[row, OP_STATE] == ENDED:
-        host.confirm(e.tiers.host, ops.blocks, first, count)
+        paths.confirm(e.tiers.host, ops.blocks, first, count)
     else:
-        host.withdraw(e.tiers.host, ops.blocks, first, count)
+        paths.withdraw(e.tiers.host, ops.blocks, first, count)
     _end(e, row)
 
 

@@ -50,7 +50,7 @@ from ..prefix import block_hash, radix
 from ..prefix.hold import let_go
 from ..prefix.keys import fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
-from ..tiers import host
+from ..tiers import host, paths
 from ..tiers.state import HOST_TOKENS, NAMESPACE, SINCE, TRIED, WAIT_IN_STEPS, WAIT_QUEUED
 from . import kv, shadow
 from .backup import written
@@ -183,7 +183,7 @@ def fetch(e, seq, room):
     if q.scheduled[seq] < 0:
         t.of_seq[seq, HOST_TOKENS] = (stop - hits) * bt
     _begin(e, seq, hits, stop, link)
-    host.touch(tier, 0, stop)
+    paths.touch(tier, tier.names, 0, stop)
     if t.layerwise:
         return known - stop * bt, taken
     queue_remove(e, seq)
@@ -220,7 +220,7 @@ def _begin(e, seq, hits, stop, link):
     attach_target(ops, at, e.pool, row, hits, stop)
     attach_tier(ops, at, tier.slots, hits, stop)
     if not e.rules.planted & LOAD_UNHELD:
-        host.pin(tier, tier.slots, hits, count)
+        paths.pin(tier, tier.slots, hits, count)
     tier.counters[host.LOADED] += count
     if t.layerwise:
         _publish(e, at, seq, hits, stop, row)
@@ -274,7 +274,7 @@ def loaded(e, at):
     t, ops, q = e.tiers, e.operations, e.seqs
     rows, tier, seq = ops.rows, t.host, ops.rows[at, OP_OWNER]
     if not e.rules.planted & LOAD_UNHELD:
-        host.unpin(tier, ops.blocks, rows[at, OP_TIER_FIRST], rows[at, OP_TIER_COUNT])
+        paths.unpin(tier, ops.blocks, rows[at, OP_TIER_FIRST], rows[at, OP_TIER_COUNT])
     hits, count = rows[at, OP_COUNT], rows[at, OP_TARGET_COUNT]
     row = tier.row
     for i in range(hits):

@@ -41,7 +41,7 @@ from ..memory.operations import (
 )
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import fill_keys
-from ..tiers import host
+from ..tiers import host, paths
 from ..tiers.rules import BEST_EFFORT, TIMEOUT
 from ..tiers.state import (
     ARRIVED_BLOCKS,
@@ -125,6 +125,7 @@ def _ask(e, seq):
 def _misname(e, seq, backed, start, stop):
     """A planted fault: names go on from the last block that the host has, with tokens from behind the whole match."""
     names = e.tiers.host.names
+    e.tiers.host.named = host.NOBODY
     content = names[backed - 1] if backed > 0 else root_hash(e.seqs.namespace[seq])
     fill_keys(e.block_keys, seq, start, stop, names)
     for i in range(start, stop):
@@ -145,42 +146,42 @@ def _next_batch(e, seq):
     if stop <= start:
         _over(e, seq)
         return
-    host.touch_names(t.store, tier.names, start, stop)
-    path = tier.row
-    host.hold_path(tier, np.int64(0), stop, path)
-    count, is_closed = np.int64(0), tier.closed and not e.rules.planted & NO_PARENT
-    for i in range(start, stop):
-        if path[i] != host.NO_SLOT:
-            break
-        parent = tier.names[i - 1] if i > 0 else root_hash(namespace)
-        if is_closed and i > 0 and host.slot_of(tier, parent) == host.NO_SLOT:
-            break
-        slot = host.reserve(tier, tier.names[i], parent, i)
-        if slot == host.NO_SLOT:
-            if e.rules.planted & FULL_KEY and count > 0:
-                host.unpin(tier, path, i - 1, 1)
-                path[i - 1] = host.NO_SLOT
-                host.withdraw(tier, tier.slots, count - 1, 1)
-                tier.slots[count - 1] = host.reserve(tier, tier.names[stop - 1], tier.names[i - 1], i)
-            break
-        host.join_path(tier, slot, path, i)
-        tier.slots[count] = slot
-        t.store.slots[count] = host.slot_of(t.store, tier.names[i])
-        count += 1
-    host.stamp(tier, path, np.int64(0), start + count)
-    host.unpin(tier, path, np.int64(0), stop)
+    paths.touch(t.store, tier.names, start, stop)
+    names, path = tier.names, tier.path
+    paths.hold_path(tier, names, np.int64(0), stop, path)
+    end = start
+    while end < stop and path[end] <= 0:
+        end += 1
+    count, end = paths.reserve_path(tier, names, start, end, path, (e.rules.planted & NO_PARENT) != 0)
+    if e.rules.planted & FULL_KEY and count > 0 and end < stop:
+        _take_for_another(e, count, start + count - 1, stop - 1)
+    for i in range(count):
+        t.store.slots[i] = host.slot_of(t.store, names[start + i])
+    paths.release_path(tier, np.int64(0), stop, path, False)
     if count == 0:
         _over(e, seq)
         return
     row = open_row(ops, PREFETCH, seq, 0, ELSEWHERE, e.number)
     attach_tier(ops, row, tier.slots, 0, count)
     attach_store(ops, row, t.store.slots, 0, count)
-    host.pin(t.store, t.store.slots, 0, count)
+    paths.pin(t.store, t.store.slots, 0, count)
     t.of_seq[seq, PREFETCH_NEXT] = start + count
     num_bytes = count * t.store_block_bytes
     links.begin(
         e.links, ops, row, t.store_up, num_bytes, 1, transfer_ns(e.links.rates, t.store_up, num_bytes, 1), e.now
     )
+
+
+@jit
+def _take_for_another(e, count, last, named):
+    """A planted fault: the last slot of a batch of `count` is taken under the name of a later block."""
+    tier = e.tiers.host
+    path, slot = tier.path, np.int64(tier.path[last])
+    path[last] = host.NO_SLOT
+    host.unlock(tier, slot)
+    host.give_up(tier, slot)
+    above = np.int64(path[last - 1]) if tier.closed and last > 0 else host.NO_PARENT
+    tier.slots[count - 1] = host.reserve(tier, tier.names[named], above, named)
 
 
 @jit
@@ -236,13 +237,13 @@ def _prefetched(e, row):
     t, ops = e.tiers, e.operations
     rows, seq = ops.rows, ops.rows[row, OP_OWNER]
     first, count = rows[row, OP_TIER_FIRST], rows[row, OP_TIER_COUNT]
-    host.unpin(t.store, ops.blocks, rows[row, OP_STORE_FIRST], rows[row, OP_STORE_COUNT])
+    paths.unpin(t.store, ops.blocks, rows[row, OP_STORE_FIRST], rows[row, OP_STORE_COUNT])
     is_there = rows[row, OP_STATE] == ENDED
     if is_there:
-        host.confirm(t.host, ops.blocks, first, count)
+        paths.confirm(t.host, ops.blocks, first, count)
         t.counts[ARRIVED_BLOCKS] += count
     elif not e.rules.planted & MISS_KEEPS_MEMORY:
-        host.withdraw(t.host, ops.blocks, first, count)
+        paths.withdraw(t.host, ops.blocks, first, count)
     heard(ops, row)
     state = t.of_seq[seq, PREFETCH_STATE]
     if state == PF_DONE:
@@ -265,25 +266,20 @@ def _store(e, row):
         return
     host.make_room(tier, count)
     host.make_room(store, count)
-    taken = np.int64(0)
-    for i in range(first, first + count):
-        slot = np.int64(ops.blocks[i])
-        content = tier.content[slot]
-        if not host.is_wanted(store, host.slot_of(store, content)):
-            continue
-        place = host.reserve(store, content, np.int64(0), np.int64(0))
-        if place == host.NO_SLOT:
-            break
-        tier.slots[taken], store.slots[taken] = slot, place
-        taken += 1
+    for i in range(count):
+        store.names[i] = tier.content[ops.blocks[first + i]]
+    zero = np.int64(0)
+    paths.hold_path(store, store.names, zero, count, store.path)
+    taken, _ = paths.reserve_path(store, store.names, zero, count, store.path, False)
+    for i in range(taken):
+        tier.slots[i] = ops.blocks[first + store.places[i]]
+    paths.release_path(store, zero, count, store.path, t.writes_back)  # written back is what left first, tails first
     if taken == 0:
         return
-    if not t.writes_back:
-        host.stamp(store, store.slots, np.int64(0), taken)
     at = open_row(ops, STORE, NOBODY, 0, e.number, ELSEWHERE)
     attach_tier(ops, at, tier.slots, 0, taken)
     attach_store(ops, at, store.slots, 0, taken)
-    host.pin(tier, tier.slots, 0, taken)
+    paths.pin(tier, tier.slots, 0, taken)
     num_bytes, batches = taken * t.store_block_bytes, (taken + t.batch_blocks - 1) // t.batch_blocks
     work = transfer_ns(e.links.rates, t.store_down, num_bytes, batches)
     links.begin(e.links, ops, at, t.store_down, num_bytes, batches, work, e.now)
@@ -294,13 +290,13 @@ def _stored(e, row):
     """A copy is in storage, or it failed: then it is not there."""
     t, ops = e.tiers, e.operations
     rows = ops.rows
-    host.unpin(t.host, ops.blocks, rows[row, OP_TIER_FIRST], rows[row, OP_TIER_COUNT])
+    paths.unpin(t.host, ops.blocks, rows[row, OP_TIER_FIRST], rows[row, OP_TIER_COUNT])
     first, count = rows[row, OP_STORE_FIRST], rows[row, OP_STORE_COUNT]
     if rows[row, OP_STATE] == ENDED or e.rules.planted & FAILED_IS_DONE:
-        host.confirm(t.store, ops.blocks, first, count)
+        paths.confirm(t.store, ops.blocks, first, count)
         t.counts[STORED_BLOCKS] += count
     else:
-        host.withdraw(t.store, ops.blocks, first, count)
+        paths.withdraw(t.store, ops.blocks, first, count)
     heard(ops, row)
 
 

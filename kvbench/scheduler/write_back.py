@@ -65,7 +65,7 @@ def write(e):
         content = change | IS_STORED
         if not host.is_wanted(tier, host.slot_of(tier, content)):
             continue
-        slot = host.reserve(tier, content, np.int64(0), np.int64(0))
+        slot = host.reserve(tier, content, host.NO_PARENT, np.int64(0))
         if slot == host.NO_SLOT:
             tier.counters[host.REFUSED] += 1
             continue

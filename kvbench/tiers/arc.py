@@ -51,15 +51,33 @@ def make_arc(num_slots: int, num_lists: int) -> Arc:
     return Arc(num_lists == 2, np.zeros(n + 1, np.uint8), own, own.copy(), np.zeros(3, np.int64), *ghosts, 0.0)
 
 
-@jit
-def to_end(arc, slot, which):
-    """A copy becomes the youngest of a list."""
-    after, before = arc.after, arc.before
-    leave(arc, slot)
-    head = arc.member.size - 1 + which
+@inline
+def unlink(after, before, slot):
+    """Out of the list that it is in."""
+    after[before[slot]], before[after[slot]] = after[slot], before[slot]
+
+
+@inline
+def append(after, before, slot, head):
+    """The youngest of the list of a head."""
     last = before[head]
     after[last], before[slot] = slot, last
     after[slot], before[head] = head, slot
+
+
+@inline
+def prepend(after, before, slot, head):
+    """The oldest."""
+    first = after[head]
+    before[first], after[slot] = slot, first
+    before[slot], after[head] = head, slot
+
+
+@jit
+def to_end(arc, slot, which):
+    """A copy becomes the youngest of a list."""
+    leave(arc, slot)
+    append(arc.after, arc.before, slot, arc.member.size - 1 + which)
     arc.member[slot] = which
     arc.size[which] += 1
 
@@ -67,12 +85,18 @@ def to_end(arc, slot, which):
 @jit
 def leave(arc, slot):
     """A copy is in neither list."""
-    if arc.member[slot] == NEITHER:
-        return
-    after, before = arc.after, arc.before
-    after[before[slot]], before[after[slot]] = after[slot], before[slot]
-    arc.size[arc.member[slot]] -= 1
-    arc.member[slot] = NEITHER
+    if arc.member[slot] != NEITHER:
+        unlink(arc.after, arc.before, slot)
+        arc.size[arc.member[slot]] -= 1
+        arc.member[slot] = NEITHER
+
+
+@jit
+def to_front(arc, slot):
+    """A copy that is in neither list becomes the oldest of t1."""
+    prepend(arc.after, arc.before, slot, arc.member.size - 1 + T1)
+    arc.member[slot] = T1
+    arc.size[T1] += 1
 
 
 @jit
@@ -93,18 +117,6 @@ def learn(arc, name):
     elif recall(arc.b2, name):
         arc.target = max(0.0, arc.target - max(1.0, missed / other))
         remember(arc.b2, name, np.int64(1))
-
-
-@jit
-def to_front(arc, slot):
-    """A copy that is in neither list becomes the oldest of t1."""
-    after, before = arc.after, arc.before
-    head = arc.member.size - 1 + T1
-    first = after[head]
-    before[first], after[slot] = slot, first
-    before[slot], after[head] = head, slot
-    arc.member[slot] = T1
-    arc.size[T1] += 1
 
 
 @jit

@@ -2,12 +2,13 @@
 
     find        how far the tier continues a prefix that the device has
     reserve     a slot for a copy that is about to be written, evicting if need be: COPYING
-    put         a copy is written in no time
-    confirm     they are written: CONFIRMED, and so found
-    withdraw    they never will be: the slots are free again
-    pin, unpin  an operation reads them: nobody evicts them
-    touch       they were of use: they are counted, and become the youngest
-    stamp       they become the youngest
+    put         a copy is written in no time: CONFIRMED, and so found
+    give_up     it never will be written
+    unlock      an operation that holds a copy does so no longer
+    touch       copies were of use: they are counted, and become the youngest
+    stamp       one becomes the youngest
+
+What a run does for all blocks of a prompt at once is in paths.py.
 
 A copy is ABSENT, COPYING or CONFIRMED; only confirmed ones are found. One that is copied, read, or the parent of
 another one (where the rules close prefixes) is not evicted; among the others the policy chooses, any of those of the
@@ -51,6 +52,8 @@ NO_SLOT = np.int64(0)
 NO_PARENT = np.int64(-1)
 """Of a copy that is the first of its prefix, and of all where prefixes are not closed."""
 
+NOBODY = np.int64(-1)
+
 ARC, LRU = "arc", "lru"
 
 # Counters of a tier.
@@ -73,7 +76,9 @@ class HostTier:
     order        who is evicted first, over records of prefix.node; (1, 16) where it is a list
     arc          the list, or both of ARC
     closed       a parent is not evicted before its children
-    names        (m,) scratch: chain hashes of a sequence. slots: scratch. row: scratch, blocks of the device
+    names        scratch: chain hashes of the sequence `named` in namespace named_in, as far as named_stop
+    row          scratch: blocks of the device
+    slots, path, places   scratch, see paths
     counters     (5,) see above
     truth        (n + 1,) in check mode: the content that was really written there, whatever its state says; else (1,)
     ignores_namespace   a planted fault: a name is the tokens alone
@@ -93,8 +98,13 @@ class HostTier:
     arc: "Arc"
     closed: "b1"
     names: "i8[::1]"
-    slots: "i4[::1]"
+    named: "i8"
+    named_in: "i8"
+    named_stop: "i8"
     row: "i4[::1]"
+    slots: "i4[::1]"
+    path: "i4[::1]"
+    places: "i4[::1]"
     counters: "i8[::1]"
     truth: "i8[::1]"
     ignores_namespace: "b1"
@@ -142,8 +152,10 @@ def make_host(
         make_arc(num_slots, num_lists),
         closed,
         np.zeros(longest + 1, np.int64),
-        np.zeros(longest + 1, np.int32),
-        np.zeros(longest + 1, np.int32),
+        NOBODY,
+        0,
+        0,
+        *(np.zeros(longest + 1, np.int32) for _ in range(4)),
         np.zeros(NUM_COUNTERS, np.int64),
         np.zeros(n if is_checked else 1, np.int64),
         ignores_namespace,
@@ -152,19 +164,21 @@ def make_host(
 
 @jit
 def make_room(tier, count):
-    """tier.slots takes `count` slots: what is written back is of many sequences."""
+    """Scratch for `count` copies: what is written back is of many sequences, and may be more than the longest."""
     if tier.slots.size < count:
-        tier.slots = np.zeros(2 * count, np.int32)
+        tier.slots, tier.path = np.zeros(2 * count, np.int32), np.zeros(2 * count, np.int32)
+        tier.places, tier.names = np.zeros(2 * count, np.int32), np.zeros(2 * count, np.int64)
+        tier.named = NOBODY
 
 
 @inline
-def _place(bucket, content):
+def place_of(bucket, content):
     return (content >> 1) & (bucket.size - 1)  # the last bit of a chain hash is always set
 
 
 @inline
-def _find_slot(bucket, after, contents, content):
-    slot = bucket[_place(bucket, content)]
+def find_slot(bucket, after, contents, content):
+    slot = bucket[place_of(bucket, content)]
     while slot != 0 and contents[slot] != content:
         slot = after[slot]
     return np.int64(slot)
@@ -173,16 +187,25 @@ def _find_slot(bucket, after, contents, content):
 @inline
 def slot_of(tier, content):
     """The slot of a content whatever its state, or NO_SLOT."""
-    return _find_slot(tier.bucket, tier.after, tier.content, content)
+    return find_slot(tier.bucket, tier.after, tier.content, content)
 
 
 @jit
 def name_blocks(tier, keys, seq, namespace, stop):
     """The chain hashes of the first blocks of a sequence into tier.names."""
-    names, namespace = tier.names, np.int64(0) if tier.ignores_namespace else namespace
-    fill_keys(keys, seq, 0, stop, names)
-    content = root_hash(namespace)
-    for i in range(stop):
+    if tier.named != seq or tier.named_in != namespace or tier.named_stop < stop:
+        root = root_hash(np.int64(0) if tier.ignores_namespace else namespace)
+        name_rest(tier, keys, seq, root, np.int64(0), stop)
+        tier.named, tier.named_in, tier.named_stop = seq, namespace, stop
+
+
+@jit
+def name_rest(tier, keys, seq, content, start, stop):
+    """The same for blocks start .. stop, of which `content` is the name of the one before."""
+    names = tier.names
+    tier.named = NOBODY
+    fill_keys(keys, seq, start, stop, names)
+    for i in range(start, stop):
         content = chain(content, names[i])
         names[i] = content
 
@@ -204,28 +227,11 @@ def find_names(tier, names, start, stop):
     """Confirmed copies of names[start:stop], from the first on without a gap, into slots. Returns where they end."""
     bucket, after, contents, state, slots = tier.bucket, tier.after, tier.content, tier.state, tier.slots
     for i in range(start, stop):
-        slot = _find_slot(bucket, after, contents, names[i])
+        slot = find_slot(bucket, after, contents, names[i])
         if slot == NO_SLOT or state[slot] != CONFIRMED:
             return i
         slots[i] = slot
     return stop
-
-
-@jit
-def hold_path(tier, start, stop, path):
-    """Who is there of names[start:stop], or on its way, into path[start:stop], else NO_SLOT; it stays until `unpin`."""
-    bucket, after, contents, names = tier.bucket, tier.after, tier.content, tier.names
-    for i in range(start, stop):
-        slot = _find_slot(bucket, after, contents, names[i])
-        path[i] = NO_SLOT if is_wanted(tier, slot) else slot
-    pin(tier, path, start, stop - start)
-
-
-@jit
-def join_path(tier, slot, path, i):
-    """A copy that is reserved now has a place in such a path."""
-    path[i] = slot
-    pin(tier, path, i, 1)
 
 
 @inline
@@ -243,8 +249,8 @@ def touch_names(tier, names, start, stop):
     for i in range(stop - 1, start - 1, -1):
         slot = slot_of(tier, names[i])
         if slot != NO_SLOT:
-            _count(tier, slot)
-            _stamp(tier, slot)
+            count_use(tier, slot)
+            stamp(tier, slot)
 
 
 @jit
@@ -258,17 +264,9 @@ def _touch_arc(tier, names, start, stop):
             arc.to_end(tier.arc, slot, T2 if is_again else T1)
 
 
-@jit
-def count_uses(tier, slots, first, count):
-    """What there is of slots[first : first + count] was of use, and keeps its place for now. Not for ARC."""
-    if not tier.listed:
-        for i in range(first + count - 1, first - 1, -1):
-            if slots[i] != NO_SLOT:
-                _count(tier, np.int64(slots[i]))
-
-
 @inline
-def _count(tier, slot):
+def count_use(tier, slot):
+    """A copy was of use. Policies that are lists do not count."""
     order, nodes = tier.order, tier.order.nodes
     if not tier.listed:
         nodes[slot, HITS] += 1
@@ -278,33 +276,24 @@ def _count(tier, slot):
 
 
 @jit
-def stamp(tier, slots, first, count):
-    """What there is of slots[first : first + count] becomes the youngest, the first of it last. ARC moves nothing."""
-    if not tier.arc.is_on:
-        for i in range(first + count - 1, first - 1, -1):
-            if slots[i] != NO_SLOT:
-                _stamp(tier, np.int64(slots[i]))
-
-
-@jit
 def stamp_names(tier, names, start, stop):
-    """The same for copies of names[start:stop]."""
-    if not tier.arc.is_on:
-        for i in range(stop - 1, start - 1, -1):
-            slot = slot_of(tier, names[i])
-            if slot != NO_SLOT:
-                _stamp(tier, slot)
+    """Copies of names[start:stop] become the youngest, the first of them last."""
+    for i in range(stop - 1, start - 1, -1):
+        slot = slot_of(tier, names[i])
+        if slot != NO_SLOT:
+            stamp(tier, slot)
 
 
 @inline
-def _stamp(tier, slot):
-    if tier.listed:
-        arc.to_end(tier.arc, slot, T1)
-    else:
+def stamp(tier, slot):
+    """A copy becomes the youngest. ARC moves nothing."""
+    if not tier.listed:
         order = tier.order
         order.clock += 1
         order.nodes[slot, ACCESS] = order.clock
         _offer(tier, slot)
+    elif not tier.arc.is_on:
+        arc.to_end(tier.arc, slot, T1)
 
 
 @inline
@@ -318,7 +307,7 @@ def _offer(tier, slot):
 
 
 @inline
-def _hold(tier, slot, by):
+def add_hold(tier, slot, by):
     """More or fewer operations hold a copy."""
     tier.holds[slot] += by
     if not tier.listed:
@@ -334,27 +323,32 @@ def _adopt(tier, slot, by):
 
 
 @jit
-def reserve(tier, content, parent, depth):
+def reserve(tier, content, above, depth):
     """A slot for a copy that is about to be written: of a content that the tier does not have, or never got.
 
-    parent   content of the block before it; depth: blocks before it
+    above    slot of the block before it, NO_PARENT or NO_SLOT, see HostTier.parent. depth: blocks before it
     returns  the slot; NO_SLOT: nobody can be evicted for it
     """
     slot = slot_of(tier, content)
     if slot != NO_SLOT:  # its writer failed, and it could not leave
-        _hold(tier, slot, 1)
+        add_hold(tier, slot, 1)
         return slot
-    if tier.num_free == 0 and not evict(tier):
-        return NO_SLOT
+    if tier.num_free == 0:
+        if above > NO_SLOT:
+            add_hold(tier, above, 1)
+        is_free = evict(tier)
+        if above > NO_SLOT:
+            unlock(tier, above)
+        if not is_free:
+            return NO_SLOT
     slot, after = tier.free_head, tier.after
     tier.free_head = np.int64(after[slot])
     tier.num_free -= 1
-    place = _place(tier.bucket, content)
+    place = place_of(tier.bucket, content)
     after[slot] = tier.bucket[place]
     tier.bucket[place] = slot
     tier.content[slot] = content
     tier.state[slot] = COPYING
-    above = slot_of(tier, parent) if tier.closed and depth > 0 else NO_PARENT
     tier.parent[slot] = above
     if above > NO_SLOT:
         _adopt(tier, above, 1)
@@ -364,7 +358,7 @@ def reserve(tier, content, parent, depth):
         arc.to_end(tier.arc, slot, T1)
     else:
         _introduce(tier.order, slot, content, depth)
-    _hold(tier, slot, 1)
+    add_hold(tier, slot, 1)
     tier.counters[WRITTEN] += 1
     return slot
 
@@ -387,20 +381,20 @@ def _introduce(order, slot, content, depth):
 
 @jit
 def put(tier, content, parent, depth):
-    """A copy is written in no time; its parent stays meanwhile. False: there is no space, or no parent (closed)."""
-    above = slot_of(tier, parent) if tier.closed and depth > 0 else NO_SLOT
-    if above != NO_SLOT:
-        _hold(tier, above, 1)
-    elif tier.closed and depth > 0:
+    """A copy is written in no time. parent: content of the block before it.
+
+    False: there is no space, or no parent (closed)
+    """
+    above = slot_of(tier, parent) if tier.closed and depth > 0 else NO_PARENT
+    if above == NO_SLOT:
         return False
-    slot = reserve(tier, content, parent, depth)
-    if above != NO_SLOT:
-        unlock(tier, above)
+    slot = reserve(tier, content, above, depth)
     if slot != NO_SLOT:
         tier.slots[0] = slot
         if tier.truth.size > 1:
             tier.truth[slot] = content
-        confirm(tier, tier.slots, 0, 1)
+        tier.state[slot] = CONFIRMED
+        unlock(tier, slot)
     return slot != NO_SLOT
 
 
@@ -423,7 +417,7 @@ def evict(tier):
 @jit
 def _remove(tier, slot):
     bucket, after = tier.bucket, tier.after
-    place = _place(bucket, tier.content[slot])
+    place = place_of(bucket, tier.content[slot])
     if bucket[place] == slot:
         bucket[place] = after[slot]
     else:
@@ -458,46 +452,20 @@ def rank(tier, slot, stamp):
 @jit
 def drop(tier, slot):
     """A copy without children goes, whoever holds it."""
-    _hold(tier, slot, -tier.holds[slot])
+    add_hold(tier, slot, -tier.holds[slot])
     _remove(tier, slot)
 
 
 @jit
-def confirm(tier, slots, first, count):
-    """Copies in slots[first : first + count] are written; the operation that wrote them holds them no longer."""
-    for i in range(first + count - 1, first - 1, -1):
-        tier.state[slots[i]] = CONFIRMED
-        unlock(tier, np.int64(slots[i]))
-
-
-@jit
-def withdraw(tier, slots, first, count):
-    """Copies in slots[first : first + count] will never be written. One with children stays, and is never found."""
-    for i in range(first + count - 1, first - 1, -1):
-        slot = np.int64(slots[i])
-        _hold(tier, slot, -1)
-        if tier.children[slot] == 0 and tier.holds[slot] == 0:
-            _remove(tier, slot)
+def give_up(tier, slot):
+    """A copy will never be written: whoever was to write it holds it no longer. With children it stays, never found."""
+    add_hold(tier, slot, -1)
+    if tier.children[slot] == 0 and tier.holds[slot] == 0:
+        _remove(tier, slot)
 
 
 @inline
 def unlock(tier, slot):
     """One hold less."""
-    _hold(tier, slot, -1)
+    add_hold(tier, slot, -1)
     _offer(tier, slot)
-
-
-@jit
-def pin(tier, slots, first, count):
-    """An operation reads what there is of slots[first : first + count]."""
-    for i in range(first, first + count):
-        if slots[i] != NO_SLOT:
-            _hold(tier, np.int64(slots[i]), 1)
-
-
-@jit
-def unpin(tier, slots, first, count):
-    """It no longer does."""
-    for i in range(first + count - 1, first - 1, -1):
-        if slots[i] != NO_SLOT:
-            unlock(tier, np.int64(slots[i]))

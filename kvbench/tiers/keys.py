@@ -32,7 +32,15 @@ TIER_KEYS: tuple[Key, ...] = (
     Key("tiers.host.kv_dtype", "choice", "auto", "", "of KV on the host; auto = the device's", KV_TYPES),
     Key("tiers.host.state", "choice", "cold", "", "what lies on the host when the run starts", STATES),
     Key("tiers.host.write", "choice", "auto", "", "when a block is copied to the host", ("auto", *WRITE_POLICIES)),
-    Key("tiers.host.min_offers", "int", 2, "", "write_through_selective: offers from which a block is copied", low=2, high=255),
+    Key(
+        "tiers.host.min_offers",
+        "int",
+        2,
+        "",
+        "write_through_selective: offers from which a block is copied",
+        low=2,
+        high=255,
+    ),
     Key("tiers.host.outputs", "choice", "auto", "", "whether blocks of answers are copied, too", ("auto", "yes", "no")),
     Key("tiers.host.eviction", "choice", "lru", "", "who leaves the host first", HOST_EVICTION),
     Key(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.jit import entry
-from . import arc, host
+from . import arc, host, paths
 
 
 @entry
@@ -31,14 +31,14 @@ def touch(tier, content):
 def hold(tier, slot):
     """Somebody reads a copy: it stays."""
     tier.slots[0] = slot
-    host.pin(tier, tier.slots, 0, 1)
+    paths.pin(tier, tier.slots, 0, 1)
 
 
 @entry
 def let_go(tier, slot):
     """Undo one hold."""
     tier.slots[0] = slot
-    host.unpin(tier, tier.slots, 0, 1)
+    paths.unpin(tier, tier.slots, 0, 1)
 
 
 @entry
@@ -62,7 +62,7 @@ def evict(tier):
 @entry
 def reserve(tier, content):
     """A slot for a copy that is being written, or NO_SLOT; see host.reserve."""
-    return host.reserve(tier, content, np.int64(0), np.int64(0))
+    return host.reserve(tier, content, host.NO_PARENT, np.int64(0))
 
 
 @entry
@@ -70,9 +70,9 @@ def end_writing(tier, slot, is_there):
     """It is written, or never will be."""
     tier.slots[0] = slot
     if is_there:
-        host.confirm(tier, tier.slots, 0, 1)
+        paths.confirm(tier, tier.slots, 0, 1)
     else:
-        host.withdraw(tier, tier.slots, 0, 1)
+        paths.withdraw(tier, tier.slots, 0, 1)
 
 
 @entry

@@ -388,8 +388,9 @@ class TieredSteps(timed.VllmSteps):
         if stop <= start:
             self._pool.give_back(blocks)
             return
-        kept = [name for name in chain[:stop] if not host.is_wanted(name)]
-        host.count(kept)
+        path = chain[max(start - 1, 0) : stop]
+        kept = [name for name in path if not host.is_wanted(name)]
+        host.count([name for name in chain[start:stop] if name in kept])
         host.hold(kept)
         names = []
         for i in range(start, stop):
@@ -398,7 +399,7 @@ class TieredSteps(timed.VllmSteps):
             if not host.has_parent(chain, i) or not host.reserve(chain[i], chain[i - 1] if i else None):
                 break
             names.append(chain[i])
-        self._end_of_path(host, chain[:stop], kept, names)
+        self._end_of_path(host, path, kept, names)
         if not names:
             self._pool.give_back(blocks)
             return
@@ -614,17 +615,21 @@ class TieredSteps(timed.VllmSteps):
 
     def _store(self, written):
         t, names = self.tiers, []
+        kept = [name for name in written if not self.store.is_wanted(name)] if t.store_blocks else []
+        self.store.hold(kept)
         for name in written if t.store_blocks else ():
-            if not self.store.is_wanted(name):
+            if name in kept:
                 continue
             if not self.store.reserve(name):
                 break
             names.append(name)
+        if t.write == "through":
+            self._end_of_path(self.store, written, kept, names)
+        else:
+            self.store.let_go([name for name in written if name in kept])
         if not names:
             return
         self.host.hold(names)
-        if t.write == "through":
-            self.store.stamp(names)
 
         def land():
             self.host.let_go(names)

@@ -1,0 +1,263 @@
+"""The blocks of a prefix in a tier, all at once: what a run does for every prompt.
+
+    hold_path      who of them is there, or on its way, stays
+    reserve_path   slots for copies of the others that are about to be written
+    release_path   they stay no longer, and are the youngest now, the start of the prefix last
+    confirm, withdraw, pin, unpin   see host.py, of slots that lie in an array
+
+The same as one after the other by `host`. Here each array is taken from its struct once and not for every block, which
+is most of the time otherwise; the order of a list (lru) is kept in line, that of other policies by `host`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.jit import inline, jit
+from ..prefix.node import LOCK
+from . import host
+from .arc import NEITHER, T1, append, prepend, unlink
+from .host import ABSENT, CONFIRMED, COPYING, EVICTED, NO_PARENT, NO_SLOT, WRITTEN, find_slot, place_of
+
+LEFT_OUT = np.int32(-(1 << 30))
+"""In a path: no copy is to be made of this one."""
+
+
+@jit
+def hold_path(tier, names, start, stop, path):
+    """Slots of names[start:stop] into path[start:stop]; each stays until `release_path`.
+
+    NO_SLOT: there is none; -slot: there is one that nobody has written, nor is writing, and that could not leave
+    """
+    bucket, after, contents, state, holds = tier.bucket, tier.after, tier.content, tier.state, tier.holds
+    nodes, ranked = tier.order.nodes, not tier.listed
+    for i in range(start, stop):
+        slot = find_slot(bucket, after, contents, names[i])
+        if slot != NO_SLOT and state[slot] == COPYING and holds[slot] == 0:
+            slot = -slot
+        elif slot != NO_SLOT:
+            holds[slot] += 1
+            if ranked:
+                nodes[slot, LOCK] += 1
+        path[i] = slot
+
+
+@jit
+def reserve_path(tier, names, start, stop, path, orphans):
+    """Slots for what a path has none of from start on, each behind the one before it, into the path, which holds them.
+
+    path      of `hold_path`, from the one before start on, where the tier is closed
+    orphans   a planted fault: also where the one before it is not there
+    returns   (how many: their slots are tier.slots[:count], their places in the path tier.places[:count];
+              where it ended: nobody can leave for this one, or the one before it is not there)
+    """
+    if tier.arc.is_on or not tier.listed:
+        return _reserve_one_by_one(tier, names, start, stop, path, orphans)
+    contents, state, holds, children, parent = tier.content, tier.state, tier.holds, tier.children, tier.parent
+    bucket, after, truth, slots, places = tier.bucket, tier.after, tier.truth, tier.slots, tier.places
+    younger, older, member, size = tier.arc.after, tier.arc.before, tier.arc.member, tier.arc.size
+    head, closed = member.size - 1 + T1, tier.closed
+    count, evicted, written = np.int64(0), np.int64(0), np.int64(0)
+    end = stop
+    for i in range(start, stop):
+        slot = np.int64(path[i])
+        if slot > 0 or slot == LEFT_OUT:
+            continue
+        above = NO_PARENT
+        if closed and i > 0:
+            above = max(np.int64(path[i - 1]), NO_SLOT)
+            if above == NO_SLOT and not orphans:
+                end = i
+                break
+        if slot < 0 and contents[-slot] == names[i]:
+            slot = -slot
+        else:
+            if tier.num_free > 0:
+                slot = tier.free_head
+                tier.free_head = np.int64(after[slot])
+                tier.num_free -= 1
+            else:
+                slot = _make_way(
+                    younger, older, member, size, head, holds, children, parent, contents, state, bucket, after, truth
+                )
+                if slot == NO_SLOT:
+                    end = i
+                    break
+                evicted += 1
+            place = place_of(bucket, names[i])
+            after[slot], bucket[place] = bucket[place], slot
+            contents[slot], state[slot], parent[slot] = names[i], COPYING, above
+            if above > NO_SLOT:
+                children[above] += 1
+            append(younger, older, slot, head)
+            member[slot] = T1
+            size[T1] += 1
+            written += 1
+        holds[slot] += 2
+        path[i] = slots[count] = slot
+        places[count] = i
+        count += 1
+    tier.counters[EVICTED] += evicted
+    tier.counters[WRITTEN] += written
+    return count, end
+
+
+@jit
+def _make_way(younger, older, member, size, head, holds, children, parent, contents, state, bucket, after, truth):
+    """host.evict for lru. The slot is not free: it is taken. NO_SLOT: nobody can leave."""
+    slot = np.int64(younger[head])
+    while slot != head:
+        following = np.int64(younger[slot])
+        unlink(younger, older, slot)
+        member[slot] = NEITHER
+        size[T1] -= 1
+        if holds[slot] == 0 and children[slot] == 0:
+            break
+        slot = following
+    if slot == head:
+        return NO_SLOT
+    place = place_of(bucket, contents[slot])
+    if bucket[place] == slot:
+        bucket[place] = after[slot]
+    else:
+        before = bucket[place]
+        while after[before] != slot:
+            before = after[before]
+        after[before] = after[slot]
+    contents[slot], state[slot] = 0, ABSENT
+    if truth.size > 1:
+        truth[slot] = 0
+    above = np.int64(parent[slot])
+    if above > NO_SLOT:
+        children[above] -= 1
+        _may_leave(younger, older, member, size, head, holds, children, above)
+    return slot
+
+
+@inline
+def _may_leave(younger, older, member, size, head, holds, children, slot):
+    """lru: one whose turn had come while it could not leave is the next."""
+    if member[slot] == NEITHER and holds[slot] == 0 and children[slot] == 0:
+        prepend(younger, older, slot, head)
+        member[slot] = T1
+        size[T1] += 1
+
+
+@jit
+def _reserve_one_by_one(tier, names, start, stop, path, orphans):
+    count = np.int64(0)
+    for i in range(start, stop):
+        if path[i] > 0 or path[i] == LEFT_OUT:
+            continue
+        above = NO_PARENT
+        if tier.closed and i > 0:
+            above = max(np.int64(path[i - 1]), NO_SLOT)
+            if above == NO_SLOT and not orphans:
+                return count, i
+        slot = host.reserve(tier, names[i], above, i)
+        if slot == NO_SLOT:
+            return count, i
+        host.add_hold(tier, slot, 1)
+        path[i] = tier.slots[count] = slot
+        tier.places[count] = i
+        count += 1
+    return count, stop
+
+
+@jit
+def release_path(tier, start, stop, path, keeps_order):
+    """What a path holds is let go and becomes the youngest, its start last. ARC moves nothing.
+
+    keeps_order   nothing is moved under other policies, too
+    """
+    if keeps_order or tier.arc.is_on or not tier.listed:
+        for i in range(stop - 1, start - 1, -1):
+            slot = np.int64(path[i])
+            if slot > 0 and not keeps_order:
+                host.stamp(tier, slot)
+            if slot > 0:
+                host.unlock(tier, slot)
+        return
+    younger, older, member, size, holds = tier.arc.after, tier.arc.before, tier.arc.member, tier.arc.size, tier.holds
+    head = member.size - 1 + T1
+    for i in range(stop - 1, start - 1, -1):
+        slot = np.int64(path[i])
+        if slot > 0:
+            if member[slot] == NEITHER:
+                member[slot] = T1
+                size[T1] += 1
+            else:
+                unlink(younger, older, slot)
+            append(younger, older, slot, head)
+            holds[slot] -= 1
+
+
+@jit
+def count_uses(tier, path, start, stop):
+    """What a path holds was of use. Policies that are lists do not count."""
+    if not tier.listed:
+        for i in range(stop - 1, start - 1, -1):
+            if path[i] > 0:
+                host.count_use(tier, np.int64(path[i]))
+
+
+@jit
+def touch(tier, names, start, stop):
+    """host.touch_names."""
+    if tier.arc.is_on or not tier.listed:
+        host.touch_names(tier, names, start, stop)
+        return
+    bucket, after, contents = tier.bucket, tier.after, tier.content
+    younger, older, member, size = tier.arc.after, tier.arc.before, tier.arc.member, tier.arc.size
+    head = member.size - 1 + T1
+    for i in range(stop - 1, start - 1, -1):
+        slot = find_slot(bucket, after, contents, names[i])
+        if slot == NO_SLOT:
+            continue
+        if member[slot] == NEITHER:
+            member[slot] = T1
+            size[T1] += 1
+        else:
+            unlink(younger, older, slot)
+        append(younger, older, slot, head)
+
+
+@jit
+def confirm(tier, slots, first, count):
+    """Copies in slots[first : first + count] are written; the operation that wrote them holds them no longer."""
+    state = tier.state
+    for i in range(first, first + count):
+        state[slots[i]] = CONFIRMED
+    unpin(tier, slots, first, count)
+
+
+@jit
+def withdraw(tier, slots, first, count):
+    """Copies in slots[first : first + count] will never be written. One with children stays, and is never found."""
+    for i in range(first + count - 1, first - 1, -1):
+        host.give_up(tier, np.int64(slots[i]))
+
+
+@jit
+def pin(tier, slots, first, count):
+    """An operation reads slots[first : first + count]."""
+    holds, nodes, ranked = tier.holds, tier.order.nodes, not tier.listed
+    for i in range(first, first + count):
+        holds[slots[i]] += 1
+        if ranked:
+            nodes[slots[i], LOCK] += 1
+
+
+@jit
+def unpin(tier, slots, first, count):
+    """It no longer does."""
+    if not tier.listed:
+        for i in range(first + count - 1, first - 1, -1):
+            host.unlock(tier, np.int64(slots[i]))
+        return
+    younger, older, member, size = tier.arc.after, tier.arc.before, tier.arc.member, tier.arc.size
+    holds, children, head = tier.holds, tier.children, tier.arc.member.size - 1 + T1
+    for i in range(first + count - 1, first - 1, -1):
+        slot = np.int64(slots[i])
+        holds[slot] -= 1
+        _may_leave(younger, older, member, size, head, holds, children, slot)
