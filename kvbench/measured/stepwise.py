@@ -125,7 +125,7 @@ def cut_short(e, row, count):
     """Of a prefetch only the first `count` pages are there, and it asks for no more."""
     t, rows, blocks = e.tiers, e.operations.rows, e.operations.blocks
     missing, seq = rows[row, OP_TIER_COUNT] - count, rows[row, OP_OWNER]
-    host.withdraw(t.host, blocks, rows[row, OP_TIER_FIRST] + count, missing)
+    paths.withdraw(t.host, blocks, rows[row, OP_TIER_FIRST] + count, missing)
     paths.unpin(t.store, blocks, rows[row, OP_STORE_FIRST] + count, missing)
     rows[row, OP_TIER_COUNT] = rows[row, OP_STORE_COUNT] = count
     t.counts[TRUNCATED_BLOCKS] += missing + t.of_seq[seq, PREFETCH_END] - t.of_seq[seq, PREFETCH_NEXT]

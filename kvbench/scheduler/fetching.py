@@ -63,7 +63,9 @@ from .state_columns import (
     CANCEL_FREES,
     COMPUTED,
     FETCHING,
+    FINAL,
     FIRST_TERMINAL,
+    GENERATED,
     IN_PREFILL,
     KNOWN,
     LOAD_UNHELD,
@@ -130,14 +132,16 @@ def budget_left(e):
 @inline
 def room_left(e):
     """Tokens of memory that who waits can have. SGLang keeps some for what those who run are expected to say still."""
-    bt = e.rules.block_tokens
+    bt, rec = e.rules.block_tokens, e.slots.rec
     if not e.rules.prefill_first:
         return kv.available(e) * bt
     open_budget(e)
     expected = 0.0
     for i in range(e.batch_size):  # the last prefill batch, which joins the running ones when the step begins
         slot = e.batch[i]
-        expected += min(e.seqs.max_tokens[e.slots.rec[slot, SEQ]], e.rules.clip_max_new_tokens) * e.ratio
+        if rec[slot, GENERATED] < rec[slot, FINAL]:
+            left = e.seqs.max_tokens[rec[slot, SEQ]] - rec[slot, GENERATED]
+            expected += min(left, e.rules.clip_max_new_tokens) * e.ratio
     return np.int64(total_left(e) - expected) - _promised(e) * bt
 
 

@@ -71,7 +71,7 @@ def judge(settings: EngineSettings) -> VllmArrival | SglangArrival:
 def reference_scheduler(settings: EngineSettings, tables: CostTables) -> timed.VllmSteps | timed.SglangSteps:
     if settings.scheduler.discipline == PREFILL_FIRST:
         steps = overlapped.OverlapSglangSteps if settings.overlap else timed.SglangSteps
-        return steps(_sglang_config(settings))
+        return steps(sglang_config(settings))
     steps = overlapped.AsyncVllmSteps if settings.overlap else timed.VllmSteps
     return steps(*vllm_config(settings, tables))
 
@@ -115,7 +115,7 @@ def _step_target(settings: EngineSettings, tables: CostTables) -> StepTarget | N
     return StepTarget(as_lists(tables), int(rules.step_target_ms * 1e6), whole)
 
 
-def _sglang_config(settings: EngineSettings) -> sglang_admission.SchedulerConfig:
+def sglang_config(settings: EngineSettings) -> sglang_admission.SchedulerConfig:
     rules, block_tokens = settings.scheduler, settings.block_tokens
     ratio = min(rules.init_new_token_ratio * rules.schedule_conservativeness, 1.0)
     least = min(ratio * rules.min_new_token_ratio_factor, 1.0)

@@ -93,7 +93,7 @@ def together(rules: SchedulerRules, most: int) -> SchedulerRules:
     return replace(rules, max_num_seqs=seats, max_num_active_seqs=0, prefill_schedule_interval=1)
 
 
-def _newer(section: str) -> dict[str, Any]:
+def newer_rules(section: str) -> dict[str, Any]:
     """What SGLang 0.5.23 does otherwise than 0.5.12."""
     old, new = (PRESETS[f"sglang-{version}"].values for version in ("0.5.12", "0.5.23"))
     changed = {name: value for name, value in new.items() if value != old[name]}
@@ -110,7 +110,7 @@ def sglang(draw: st.DrawFn, fast: bool) -> Case:
     block_tokens = draw(st.sampled_from(CALENDAR_BLOCK_TOKENS if fast else BLOCK_TOKENS))
     rules = SchedulerRules(
         discipline=PREFILL_FIRST,
-        **(_newer("scheduler") if newer else {}),
+        **(newer_rules("scheduler") if newer else {}),
         retraction_policy=draw(st.sampled_from(["length", "priority"])) if newer else "length",
         policy=draw(st.sampled_from(policies)),
         max_running_requests=draw(st.sampled_from([1, 3, 8, 64, 64])),
@@ -127,7 +127,7 @@ def sglang(draw: st.DrawFn, fast: bool) -> Case:
         ignore_eos=draw(st.sampled_from([False, False, True])),
     )
     cache = CacheRules(
-        **(_newer("cache") if newer else {}),
+        **(newer_rules("cache") if newer else {}),
         kind=kind,
         num_blocks=_blocks(draw, block_tokens, asks),
         eviction=draw(st.sampled_from((*EVICTIONS, "tlru"))),

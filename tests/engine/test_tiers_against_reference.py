@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 
 from kvbench.cluster.simulation import Simulation
 from kvbench.engine.settings import EngineSettings
-from kvbench.scheduler.rules import CacheRules, SchedulerRules
+from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
 from kvbench.tiers.host import CONFIRMED, EVICTED, LOADED, WRITTEN
 from kvbench.tiers.rules import HostLink, LinkRules, StoreRules, TierRules
 from kvbench.tiers.state import HOST_TOKENS, STORE_TOKENS, WAIT_QUEUED
 
-from ..reference.tiers import Rate, TierConfig, TieredEngine, TieredSteps
-from .compare import assert_equal, finish, run_with, small_tables, vllm_config
+from ..reference.copies import Rate, TierConfig
+from ..reference.engine import TimedEngine
+from ..reference.tiers import Tiered, TieredEngine, TieredSteps
+from ..reference.tiers_sglang import TieredSglang
+from .compare import assert_equal, finish, run_with, sglang_config, small_tables, vllm_config
+from .systems import newer_rules
 from .test_tiers import revisits, with_memory
 from .workloads import request_table
 
@@ -115,11 +119,47 @@ def test_every_step_is_the_reference_s(visits, rules: TierRules, block_tokens, s
     finish(simulation, 40_000)
     steps = TieredSteps(*vllm_config(system, small_tables()), reference_rules(rules))
     reference = run_with(TieredEngine, steps, asks, system, small_tables())
+    assert_same(simulation, reference, steps, len(asks))
+
+
+def assert_same(simulation: Simulation, reference: TimedEngine, steps: Tiered, num: int) -> None:
+    """Times, steps and copies."""
     assert_equal(simulation, reference)
-    t, fetches = simulation.engine.tiers, [steps.fetches.get(i) for i in range(len(asks))]
+    t, fetches = simulation.engine.tiers, [steps.fetches.get(i) for i in range(num)]
     for column, name in ((HOST_TOKENS, "host_tokens"), (STORE_TOKENS, "store_tokens"), (WAIT_QUEUED, "waited")):
         assert t.of_seq[:, column].tolist() == [getattr(f, name) if f else 0 for f in fetches]
     for pool, copies in ((t.host, steps.host), (t.store, steps.store)):
         assert (pool.counters[WRITTEN], pool.counters[EVICTED]) == (copies.written, copies.evicted)
         assert int((pool.state == CONFIRMED).sum()) == sum(copy.is_there for copy in copies.of.values())
     assert t.host.counters[LOADED] == steps.loaded_blocks
+
+
+@settings(
+    max_examples=1500 if LONG else 40,
+    phases=tuple(Phase) if LONG else (Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    revisits(), tiered(), st.sampled_from([1, 4, 16]), st.sampled_from([1, 3, 8]), st.sampled_from([16, 64, 256]),
+    st.booleans(),
+)  # fmt: skip
+def test_every_step_is_the_reference_s_over_a_radix_tree(
+    visits, rules: TierRules, block_tokens, seats, chunk, is_newer
+) -> None:
+    asks, tokens = visits
+    scheduler = SchedulerRules(
+        discipline=PREFILL_FIRST,
+        policy="fcfs",
+        max_running_requests=seats,
+        chunked_prefill_size=chunk,
+        new_token_ratio_decay_steps=3,
+        **(newer_rules("scheduler") if is_newer else {}),
+    )
+    cache = CacheRules("radix", free_order="auto", **(newer_rules("cache") if is_newer else {}))
+    system = EngineSettings(scheduler, cache, block_tokens, 1000, fast=False)
+    system = replace(with_memory(system, tokens), check=True, record_steps=True, tiers=rules)
+    simulation = Simulation(request_table(asks), system, small_tables())
+    finish(simulation, 40_000)
+    steps = TieredSglang(sglang_config(system), reference_rules(rules))
+    reference = run_with(TieredEngine, steps, asks, system, small_tables())
+    assert_same(simulation, reference, steps, len(asks))

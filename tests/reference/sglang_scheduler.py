@@ -220,10 +220,14 @@ class SglangScheduler:
             self.memory.begin_prefill(request)
             result = admission.add(request)
             if result is AdmissionResult.NO_TOKEN:
-                self.running.is_full = not self.config.is_newer or bool(admission.admitted or self.running.requests)
+                self.running.is_full = self._is_full_when_refused(bool(admission.admitted or self.running.requests))
             if result is not AdmissionResult.CONTINUE:
                 break
         return admission
+
+    def _is_full_when_refused(self, has_others: bool) -> bool:
+        """Memory is short for the next request: whether the running batch bars prefill until a request leaves."""
+        return not self.config.is_newer or has_others
 
     def _chunk_share(self, admission) -> int | None:
         """shortest-prefill-first: the chunk leaves room for those in front who need less than its rest."""

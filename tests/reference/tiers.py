@@ -1,202 +1,22 @@
-"""Host memory and storage behind vLLM's block pool, in plain Python: the oracle, not the product.
+"""Host memory and storage behind the caches of vLLM and SGLang, in plain Python: the oracle, not the product.
 
-    Copies        a pool of copies: who is found, who is held, who leaves first
-    Link          one transfer after the other
-    TieredSteps   the scheduler of `timed` with both pools behind it: writes, loads, prefetches
+    Tiered        what both schedulers have in common: writes, loads, prefetches
+    TieredSteps   vLLM's, over its block pool. SGLang's is in tiers_sglang
     TieredEngine  the clock of `engine`: it hears of transfers that have ended between two steps
 
-A copy is named by its chain id (block_hash.ChainTable), so equal prefixes in one namespace are equal copies.
+A copy is named by its chain id, so equal prefixes in one namespace are equal copies.
 """
 
-import math
 from dataclasses import dataclass
 
 from . import timed
+from .copies import Copies, Link, Move, TierConfig, Timer
 from .cost import HOST
 from .engine import TimedEngine
 from .vllm_scheduler import NEVER_ADMITTED
 
 STORE_DOWN, STORE_UP, TIMER, DOWN, UP = range(5)  # the order in which the links were made decides ties
 NEW, DONE, RUNS, ASIDE = "not looked at", "over", "under way", "under way, and waited for"
-
-
-@dataclass(frozen=True)
-class Rate:
-    setup_ns: float
-    fragment_ns: float
-    ns_per_byte: float
-
-    def work(self, num_bytes, fragments):
-        return math.floor(self.setup_ns + fragments * self.fragment_ns + num_bytes * self.ns_per_byte + 0.5)
-
-
-@dataclass(frozen=True)
-class TierConfig:
-    """write: through, back. min_offers: from which a block is copied. stop: best_effort, wait_complete, timeout."""
-
-    host_blocks: int
-    policy: str
-    closed: bool
-    write: str
-    min_offers: int
-    outputs: bool
-    layerwise: bool
-    min_load_tokens: int
-    layers: int
-    block_bytes: int
-    block_fragments: int
-    slowdown: float
-    down: Rate
-    up: Rate
-    store_blocks: int = 0
-    store_policy: str = "lru"
-    store_block_bytes: int = 0
-    batch_blocks: int = 1
-    min_prefetch_tokens: int = 0
-    stop: str = "best_effort"
-    timeout_ns: int = 0
-    timeout_token_ns: float = 0.0
-    store_down: Rate | None = None
-    store_up: Rate | None = None
-
-
-# -- pools -------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Copy:
-    name: int
-    parent: "Copy | None"
-    created: int
-    used: int
-    uses: int = 1
-    holds: int = 1  # operations that read or write it
-    children: int = 0
-    is_there: bool = False
-    passed: bool = False  # lru: its turn came while it could not leave
-
-
-ORDER = {
-    "lru": lambda copy: (copy.used, copy.used),
-    "mru": lambda copy: (-copy.used, copy.used),
-    "fifo": lambda copy: (copy.created, copy.used),
-    "filo": lambda copy: (-copy.created, copy.used),
-    "lfu": lambda copy: (copy.uses, copy.used),
-}
-
-
-class Copies:
-    """Under lru, a copy whose turn has come while it was held or a parent is the next to leave when it can."""
-
-    def __init__(self, capacity, policy, closed):
-        self.capacity, self.closed, self.order, self.is_lru = capacity, closed, ORDER[policy], policy == "lru"
-        self.of = {}
-        self.clock = self.written = self.evicted = self.oldest = 0
-
-    def find(self, chain, start, stop):
-        """Where what is there of chain[start:stop] ends, without a gap."""
-        while start < stop and chain[start] in self.of and self.of[chain[start]].is_there:
-            start += 1
-        return start
-
-    def touch(self, names):
-        self.count(names)
-        self.stamp(names)
-
-    def count(self, names):
-        for name in names:
-            if name in self.of:
-                self.of[name].uses += 1
-
-    def stamp(self, names):
-        """They become the youngest, the first of them last: tails leave before heads."""
-        for name in reversed(names):
-            if name in self.of:
-                self.clock += 1
-                self.of[name].used = self.clock
-                self.of[name].passed = False
-
-    def is_wanted(self, name):
-        return name not in self.of or (not self.of[name].is_there and not self.of[name].holds)
-
-    def has_parent(self, chain, i):
-        return not self.closed or i == 0 or chain[i - 1] in self.of
-
-    def reserve(self, name, parent=None):
-        """False: nobody can leave for it."""
-        if len(self.of) == self.capacity and not self._evict():
-            return False
-        self.clock += 1
-        above = self.of.get(parent) if self.closed else None
-        if above:
-            above.children += 1
-        self.of[name] = Copy(name, above, self.clock, self.clock)
-        self.written += 1
-        return True
-
-    def _evict(self):
-        idle = [copy for copy in self.of.values() if not copy.holds and not copy.children]
-        gone = min(idle, key=self.order, default=None)
-        for copy in self.of.values() if self.is_lru else ():
-            copy.passed |= gone is None or copy.used < gone.used
-        if gone is None:
-            return False
-        if gone.parent:
-            gone.parent.children -= 1
-            self._may_leave(gone.parent)
-        del self.of[gone.name]
-        self.evicted += 1
-        return True
-
-    def _may_leave(self, copy):
-        if copy.passed and not copy.holds and not copy.children:
-            self.oldest -= 1
-            copy.used, copy.passed = self.oldest, False
-
-    def hold(self, names):
-        for name in names:
-            self.of[name].holds += 1
-
-    def let_go(self, names):
-        for name in reversed(names):
-            self.of[name].holds -= 1
-            self._may_leave(self.of[name])
-
-    def confirm(self, names):
-        for name in names:
-            self.of[name].is_there = True
-        self.let_go(names)
-
-
-class Link:
-    def __init__(self):
-        self.free_ns = 0
-
-    def begin(self, now, work):
-        self.free_ns = max(self.free_ns, now) + work
-        return self.free_ns
-
-
-class Timer:
-    """No link: each takes its own time."""
-
-    def begin(self, now, work):
-        return now + work
-
-
-@dataclass
-class Move:
-    end: int
-    link: int
-    number: int
-    land: object
-
-    @property
-    def order(self):
-        return self.end, self.link, self.number
-
-
-# -- the scheduler -----------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -214,85 +34,48 @@ class Fetch:
     store_tokens: int = 0
 
 
-class _Offering(timed._Vllm):
-    """Offers what a prefill has computed after each chunk, and the rest at the end, before anybody lets it go."""
+@dataclass
+class Found:
+    """Hits of a request: blocks of them, of these not held by anybody, and what the scheduler knows them by."""
 
-    decoding = frozenset()
-
-    def update(self, plan):
-        self.decoding -= {*plan.new, *plan.resumed}
-        unchanged = {r: row.request for r, row in plan.rows.items() if row.request.finish_reason is None}
-        self.offered, release = [], self.tables.release
-
-        def late(request_id):  # who ends in this step
-            self.offer(unchanged[request_id])
-            release(request_id)
-
-        self.tables.release = late
-        self.offer_order = list(unchanged)
-        result = super().update(plan)
-        self.tables.release = release
-        ended = {number for number, _ in result.finished}
-        for number, request in unchanged.items():
-            if number not in ended | self.decoding:
-                self.offer(request)
-        self.decoding |= set(result.emitted)
-        self.offered.sort(key=lambda offer: self.offer_order.index(offer[0].request_id))
-        return result
+    blocks: int
+    tied: int
+    handle: object
 
 
-class TieredSteps(timed.VllmSteps):
-    scheduler_class = _Offering
+class Tiered:
+    """Beside a scheduler of `timed`, whose requests a subclass knows how to read:
 
-    def __init__(self, config, rules, tiers: TierConfig):
-        super().__init__(config, rules)
+    number_of, is_new, preemptions_of, prompt_of, is_over   of a request; queue: the waiting ones, can be changed
+    names_of(request, n)   chain ids of its first blocks
+    look_up(request)       what the device has: Found
+    hold, let_go           of a handle
+    take(n), give_back     blocks of nobody else
+    publish(request, found, blocks, names)   a load becomes part of the cache. Returns handle and blocks to give back
+    places, budget, room, need(request, found)   of the step that begins; memory in tokens, None: there is not so much
+    """
+
+    def open_tiers(self, tiers: TierConfig):
         self.tiers, self.fetches, self.aside = tiers, {}, {}
         self.host = Copies(tiers.host_blocks, tiers.policy, tiers.closed)
         self.store = Copies(tiers.store_blocks, tiers.store_policy, False)
         self.links = [Link(), Link(), Timer(), Link(), Link()]
         self.moving, self.num_moves, self.now = [], 0, 0
-        self.offers = {}
+        self.offers, self.offered, self.left = {}, [], []
         self.load_begin = self.load_end = self.copy_ns = self.write_end = 0
         self.loaded_blocks = self.num_evicted = 0
         self.queued_at = {}
-        self.scheduler.offer = self._offer
-        self._note_evictions()
-
-    def _note_evictions(self):
-        self.left = []
-        evict = self._pool._evict_if_cached
-
-        def noted(block):
-            if self._pool.chain_of[block] >= 0:
-                self.left.append(self._pool.chain_of[block])
-            evict(block)
-
-        self._pool._evict_if_cached = noted
 
     # -- what the engine calls
 
-    @property
-    def is_idle(self):
-        return not self.scheduler.running and not len(self.scheduler.waiting)
-
-    def add(self, sequence):
-        super().add(sequence)
-        self.fetches[sequence.number] = Fetch()
-
-    def cancel(self, number):
-        request = self.aside.pop(number, None)
-        if request is None:
-            return super().cancel(number)
-        self.scheduler._finish(request, "abort")
-        return True
-
-    def schedule(self):
+    def before_step(self):
         if self.tiers.store_blocks:
             self._prefetch()
         self._walk()
         if self.tiers.write == "back":
             self._write_back()
-        plan = super().schedule()
+
+    def planned(self, plan):
         self.num_evicted += plan.num_evicted
         for number in plan.admitted:  # copies on the host may have gone since it ran last
             self.fetches[number].backed = 0
@@ -308,9 +91,9 @@ class TieredSteps(timed.VllmSteps):
 
     def write(self):
         """What was offered in the step that is over."""
-        if self.tiers.write == "through":
-            for offer in self.scheduler.offered:
-                self._write(*offer)
+        for offer in self.offered:
+            self._write(*offer)
+        self.offered.clear()
 
     def longer(self, duration, host_ns, has_prefill):
         """ns by which loads and copies lengthen the planned step."""
@@ -336,30 +119,24 @@ class TieredSteps(timed.VllmSteps):
         self.moving.append(Move(end, link, self.num_moves, land))
         return end
 
-    def _chain(self, request, blocks):
-        return request.content.chain_ids(blocks)
+    def _fetch_of(self, request):
+        return self.fetches[self.number_of(request)]
 
-    def _hits(self, request):
-        limit = (request.num_tokens - 1) // self.block_tokens
-        return limit, self._pool.match(self._chain(request, limit))
-
-    def _is_new(self, request):
-        return request.num_cached_tokens == NEVER_ADMITTED
+    def _limit(self, request):
+        return (request.num_tokens - 1) // self.block_tokens
 
     def _set_aside(self, request):
-        self.scheduler.waiting.remove(request)
-        self.aside[request.request_id] = request
-        self.fetches[request.request_id].since = self.now
+        self.queue.remove(request)
+        self.aside[self.number_of(request)] = request
+        self._fetch_of(request).since = self.now
 
     def _back_to_queue(self, request):
         """Before all that were queued after it."""
-        number = request.request_id
+        number, queue, at = self.number_of(request), self.queue, 0
         del self.aside[number]
-        if self._is_new(request):
+        if self.is_new(request):
             self.fetches[number].waited += self.now - self.fetches[number].since
-        queue = self.scheduler.waiting._requests
-        at = 0
-        while at < len(queue) and self._rank(queue[at].request_id) < self._rank(number):
+        while at < len(queue) and self._rank(self.number_of(queue[at])) < self._rank(number):
             at += 1
         queue.insert(at, request)
 
@@ -368,46 +145,42 @@ class TieredSteps(timed.VllmSteps):
 
     # -- device to host
 
-    def _offer(self, request):
-        f, number = self.fetches[request.request_id], request.num_computed_tokens
-        if self.tiers.write != "through" or number < request.num_prompt_tokens:
-            return
-        start, stop = f.backed, number // self.block_tokens
-        if stop <= start:
+    def offer(self, request, num_computed, hold):
+        """Whole blocks that it has not offered yet. hold(start, stop): they stay until what it returns is let go."""
+        f = self._fetch_of(request)
+        start, stop = f.backed, num_computed // self.block_tokens
+        if self.tiers.write != "through" or num_computed < self.prompt_of(request) or stop <= start:
             return
         f.backed = stop
-        blocks = self.scheduler.tables.block_ids(request.request_id)[start:stop]
-        self._pool.share(blocks)
-        self.scheduler.offered.append((request, start, stop, blocks))
+        self.offered.append((request, start, stop, hold(start, stop)))
 
-    def _write(self, request, start, stop, blocks):
+    def _write(self, request, start, stop, handle):
         t, host = self.tiers, self.host
         if not t.outputs:
-            stop = min(stop, request.num_prompt_tokens // self.block_tokens)
-        chain = self._chain(request, stop)
-        if stop <= start:
-            self._pool.give_back(blocks)
-            return
-        path = chain[max(start - 1, 0) : stop]
-        kept = [name for name in path if not host.is_wanted(name)]
-        host.count([name for name in chain[start:stop] if name in kept])
-        host.hold(kept)
-        names = []
-        for i in range(start, stop):
-            if not host.is_wanted(chain[i]) or (t.min_offers > 1 and self._times_offered(chain[i]) < t.min_offers):
-                continue
-            if not host.has_parent(chain, i) or not host.reserve(chain[i], chain[i - 1] if i else None):
-                break
-            names.append(chain[i])
-        self._end_of_path(host, path, kept, names)
+            stop = min(stop, self.prompt_of(request) // self.block_tokens)
+        names, path = [], []
+        if stop > start:
+            chain = self.names_of(request, stop)
+            path = chain[max(start - 1, 0) :]
+            kept = [name for name in path if not host.is_wanted(name)]
+            host.count([name for name in chain[start:] if name in kept])
+            host.hold(kept)
+            wanted = [i for i in range(start, stop) if host.is_wanted(chain[i])]
+            if t.min_offers > 1:
+                wanted = [i for i in wanted if self._times_offered(chain[i]) >= t.min_offers]
+            for i in wanted:
+                if not host.has_parent(chain, i) or not host.reserve(chain[i], chain[i - 1] if i else None):
+                    break
+                names.append(chain[i])
+            self._end_of_path(host, path, kept, names)
         if not names:
-            self._pool.give_back(blocks)
+            self.let_go(handle)
             return
 
         def land():
             self._store(names)
             host.confirm(names)
-            self._pool.give_back(blocks)
+            self.let_go(handle)
 
         work = t.down.work(len(names) * t.block_bytes, len(names) * t.block_fragments)
         self._move(DOWN, work, land)
@@ -446,76 +219,67 @@ class TieredSteps(timed.VllmSteps):
 
     def _walk(self):
         """Who may be admitted now, in order, until there is one for whom there is no memory."""
-        budget, places, room = self._budget(), self._places(), self._pool.num_free
-        for request in list(self.scheduler.waiting):
+        if self.bars():
+            return
+        budget, places, room = self.budget(), self.places(), self.room()
+        for request in list(self.queue):
             if places <= 0 or budget <= 0:
                 break
-            if self.fetches[request.request_id].prefetch == RUNS:
+            if self._fetch_of(request).prefetch == RUNS:
                 self._decide(request)
-            if request.request_id not in self.aside:
-                tokens, blocks = self._load_of(request, room)
-                if blocks is None:
+            if self.number_of(request) not in self.aside:
+                tokens, taken = self._load_of(request, room)
+                if taken is None:
                     break
-                budget, room = budget - tokens, room - blocks
-            places -= request.request_id not in self.aside
+                budget, room = budget - tokens, room - taken
+            places -= self.number_of(request) not in self.aside
 
-    def _places(self):
-        return self.scheduler.config.max_admitted - len(self.scheduler.running)
-
-    def _budget(self):
-        """Tokens, less those of a prefill in progress."""
-        config, budget = self.scheduler.config, self.scheduler.config.max_num_batched_tokens
-        last = self.scheduler.running[-1] if self.scheduler.running else None
-        if last and last.request_id not in self.scheduler.decoding and not config.long_prefill_token_threshold:
-            budget -= last.num_tokens - last.num_computed_tokens
-        return budget
+    def bars(self):
+        """Nobody can be admitted in this step."""
+        return False
 
     def _load_of(self, request, room):
-        """Returns the tokens that the next step has to compute for it, and the blocks it takes; None: too many."""
-        t, bt, f, config = self.tiers, self.block_tokens, self.fetches[request.request_id], self.scheduler.config
-        limit, hits = self._hits(request)
-        start, rest = len(hits), request.num_tokens - len(hits) * bt
-        tied = sum(self._pool.num_refs[b] == 0 for b in hits)
-        whole = -(-request.num_tokens // bt) - start + tied
-        now = whole if config.scheduler_reserve_full_isl else -(-min(rest, config.max_num_batched_tokens) // bt) + tied
-        if now + (config.num_watermark_blocks if self.scheduler.running else 0) > room:
+        """Returns the tokens that the next step has to compute for it, and those of memory that it takes, or None."""
+        t, bt, f = self.tiers, self.block_tokens, self._fetch_of(request)
+        limit, found = self._limit(request), self.look_up(request)
+        start, rest = found.blocks, request.num_tokens - found.blocks * bt
+        taken, headroom, whole, left_free = self.need(request, found)
+        if taken + headroom > room:
             return rest, None
-        if f.tried > request.num_preemptions:
-            return rest, now
-        chain = self._chain(request, limit)
+        if f.tried > self.preemptions_of(request):
+            return rest, taken
+        chain = self.names_of(request, limit)
         stop = self.host.find(chain, start, limit)
-        if (stop - start) * bt < max(t.min_load_tokens, 1):
-            return rest, now
-        if whole + (0 if t.layerwise else config.num_watermark_blocks) > room:
-            return rest, now
-        f.tried = request.num_preemptions + 1
-        if self._is_new(request):
+        if (stop - start) * bt < max(t.min_load_tokens, 1) or whole + (0 if t.layerwise else left_free) > room:
+            return rest, taken
+        f.tried = self.preemptions_of(request) + 1
+        if self.is_new(request):
             f.host_tokens = (stop - start) * bt
-        self._begin_load(request, hits, chain[start:stop])
+        self._begin_load(request, found, chain[start:stop])
         self.host.touch(chain[:stop])
         if t.layerwise:
-            return request.num_tokens - stop * bt, now
+            return request.num_tokens - stop * bt, taken
         self._set_aside(request)
         return 0, whole
 
-    def _begin_load(self, request, hits, names):
-        t, pool = self.tiers, self._pool
-        pool.share(hits)
-        taken = pool.take(len(names))
+    def _begin_load(self, request, found, names):
+        t = self.tiers
+        self.hold(found.handle)
+        held = [found.handle, self.take(len(names))]
         self.host.hold(names)
         self.loaded_blocks += len(names)
 
         def publish():
-            for block, name in zip(taken, names, strict=True):
-                pool.register(block, name)
+            found.handle, blocks = held
+            held[:] = self.publish(request, found, blocks, names)
 
         def land():
             self.host.let_go(names)
             if not t.layerwise:
                 publish()
-            pool.give_back(taken)
-            pool.give_back(hits)
-            if request.request_id in self.aside and not t.layerwise:
+            self.give_back(held[1])
+            self.let_go(held[0])
+            if self.number_of(request) in self.aside and not t.layerwise:
                 self._back_to_queue(request)
 
         if t.layerwise:
@@ -531,17 +295,17 @@ class TieredSteps(timed.VllmSteps):
     # -- storage
 
     def _prefetch(self):
-        for request in reversed(list(self.scheduler.waiting)):
-            if self.fetches[request.request_id].prefetch != NEW:
+        for request in reversed(list(self.queue)):
+            if self._fetch_of(request).prefetch != NEW:
                 break
             self._ask(request)
 
     def _ask(self, request):
-        f = self.fetches[request.request_id]
+        f = self._fetch_of(request)
         f.prefetch = DONE
-        limit, hits = self._hits(request)
-        chain = self._chain(request, limit)
-        start = self.host.find(chain, len(hits), limit)
+        limit, found = self._limit(request), self.look_up(request)
+        chain = self.names_of(request, limit)
+        start = self.host.find(chain, found.blocks, limit)
         stop = self.store.find(chain, start, limit)
         if stop == start or (stop - start) * self.block_tokens < self.tiers.min_prefetch_tokens:
             return
@@ -549,9 +313,9 @@ class TieredSteps(timed.VllmSteps):
         self._next_batch(request)
 
     def _next_batch(self, request):
-        t, host, store, f = self.tiers, self.host, self.store, self.fetches[request.request_id]
+        t, host, store, f = self.tiers, self.host, self.store, self._fetch_of(request)
         start, stop = f.next, min(f.end, f.next + t.batch_blocks)
-        chain = self._chain(request, stop)
+        chain = self.names_of(request, stop)
         stop = store.find(chain, start, stop)
         if stop <= start:
             self._over(request)
@@ -578,9 +342,9 @@ class TieredSteps(timed.VllmSteps):
             host.confirm(names)
             if f.prefetch == DONE:
                 return
-            if self._is_new(request):
+            if self.is_new(request):
                 f.store_tokens += len(names) * self.block_tokens
-            if request.finish_reason is None and f.next < f.end:
+            if not self.is_over(request) and f.next < f.end:
                 self._next_batch(request)
             else:
                 self._over(request)
@@ -588,13 +352,13 @@ class TieredSteps(timed.VllmSteps):
         self._move(STORE_UP, t.store_up.work(len(names) * t.store_block_bytes, 1), land)
 
     def _decide(self, request):
-        t, f = self.tiers, self.fetches[request.request_id]
+        t, f = self.tiers, self._fetch_of(request)
         if t.stop == "best_effort":
             self._stop(request)
             return
         if t.stop == "timeout":
             tokens = f.end * self.block_tokens
-            left = self.queued_at[request.request_id] + t.timeout_ns + int(tokens * t.timeout_token_ns) - self.now
+            left = self.queued_at[self.number_of(request)] + t.timeout_ns + int(tokens * t.timeout_token_ns) - self.now
             if left <= 0:
                 self._stop(request)
                 return
@@ -603,14 +367,14 @@ class TieredSteps(timed.VllmSteps):
         f.prefetch = ASIDE
 
     def _stop(self, request):
-        f = self.fetches[request.request_id]
+        f = self._fetch_of(request)
         f.end = f.next
         self._over(request)
 
     def _over(self, request):
-        f = self.fetches[request.request_id]
+        f = self._fetch_of(request)
         was_aside, f.prefetch = f.prefetch == ASIDE, DONE
-        if was_aside and request.request_id in self.aside:
+        if was_aside and self.number_of(request) in self.aside:
             self._back_to_queue(request)
 
     def _store(self, written):
@@ -637,6 +401,148 @@ class TieredSteps(timed.VllmSteps):
 
         work = t.store_down.work(len(names) * t.store_block_bytes, -(-len(names) // t.batch_blocks))
         self._move(STORE_DOWN, work, land)
+
+
+# -- vLLM --------------------------------------------------------------------------------------------------------
+
+
+class _Offering(timed._Vllm):
+    """Offers what a prefill has computed after each chunk, and the rest at the end, before anybody lets it go."""
+
+    decoding = frozenset()
+
+    def update(self, plan):
+        self.decoding -= {*plan.new, *plan.resumed}
+        unchanged = {r: row.request for r, row in plan.rows.items() if row.request.finish_reason is None}
+        release = self.tables.release
+
+        def late(request_id):  # who ends in this step
+            self.offer(unchanged[request_id])
+            release(request_id)
+
+        self.tables.release = late
+        self.offer_order = list(unchanged)
+        result = super().update(plan)
+        self.tables.release = release
+        ended = {number for number, _ in result.finished}
+        for number, request in unchanged.items():
+            if number not in ended | self.decoding:
+                self.offer(request)
+        self.decoding |= set(result.emitted)
+        self.offered.sort(key=lambda offer: self.offer_order.index(offer[0].request_id))
+        return result
+
+
+class TieredSteps(Tiered, timed.VllmSteps):
+    scheduler_class = _Offering
+
+    def __init__(self, config, rules, tiers: TierConfig):
+        super().__init__(config, rules)
+        self.open_tiers(tiers)
+        self.scheduler.offer, self.scheduler.offered = self._offer, self.offered
+        evict = self._pool._evict_if_cached
+
+        def noted(block):
+            if self._pool.chain_of[block] >= 0:
+                self.left.append(self._pool.chain_of[block])
+            evict(block)
+
+        self._pool._evict_if_cached = noted
+
+    @property
+    def is_idle(self):
+        return not self.scheduler.running and not len(self.scheduler.waiting)
+
+    def add(self, sequence):
+        super().add(sequence)
+        self.fetches[sequence.number] = Fetch()
+
+    def cancel(self, number):
+        request = self.aside.pop(number, None)
+        if request is None:
+            return super().cancel(number)
+        self.scheduler._finish(request, "abort")
+        return True
+
+    def schedule(self):
+        self.before_step()
+        return self.planned(super().schedule())
+
+    # -- what Tiered asks
+
+    @property
+    def queue(self):
+        return self.scheduler.waiting._requests
+
+    def number_of(self, request):
+        return request.request_id
+
+    def prompt_of(self, request):
+        return request.num_prompt_tokens
+
+    def preemptions_of(self, request):
+        return request.num_preemptions
+
+    def is_new(self, request):
+        return request.num_cached_tokens == NEVER_ADMITTED
+
+    def is_over(self, request):
+        return request.finish_reason is not None
+
+    def names_of(self, request, blocks):
+        return request.content.chain_ids(blocks)
+
+    def look_up(self, request):
+        hits = self._pool.match(self.names_of(request, self._limit(request)))
+        return Found(len(hits), sum(self._pool.num_refs[b] == 0 for b in hits), hits)
+
+    def _offer(self, request):
+        def hold(start, stop):
+            blocks = self.scheduler.tables.block_ids(request.request_id)[start:stop]
+            self._pool.share(blocks)
+            return blocks
+
+        self.offer(request, request.num_computed_tokens, hold)
+
+    def hold(self, blocks):
+        self._pool.share(blocks)
+
+    def let_go(self, blocks):
+        self._pool.give_back(blocks)
+
+    def take(self, count):
+        return self._pool.take(count)
+
+    give_back = let_go
+
+    def publish(self, request, found, blocks, names):
+        for block, name in zip(blocks, names, strict=True):
+            self._pool.register(block, name)
+        return found.handle, blocks
+
+    def places(self):
+        return self.scheduler.config.max_admitted - len(self.scheduler.running)
+
+    def budget(self):
+        """Tokens, less those of a prefill in progress."""
+        config, budget = self.scheduler.config, self.scheduler.config.max_num_batched_tokens
+        last = self.scheduler.running[-1] if self.scheduler.running else None
+        if last and last.request_id not in self.scheduler.decoding and not config.long_prefill_token_threshold:
+            budget -= last.num_tokens - last.num_computed_tokens
+        return budget
+
+    def room(self):
+        return self._pool.num_free * self.block_tokens
+
+    def need(self, request, found):
+        """Tokens that its admission takes and that it must leave; that all of it takes, and that a load must leave."""
+        bt, config = self.block_tokens, self.scheduler.config
+        whole = -(-request.num_tokens // bt) - found.blocks + found.tied
+        rest = request.num_tokens - found.blocks * bt
+        chunk = -(-min(rest, config.max_num_batched_tokens) // bt) + found.tied
+        taken = whole if config.scheduler_reserve_full_isl else chunk
+        left_free = config.num_watermark_blocks * bt
+        return taken * bt, left_free if self.scheduler.running else 0, whole * bt, left_free
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,187 @@
+"""Pools of copies, and the links to them, in plain Python: the oracle, not the product.
+
+    Copies   a pool: who is found, who is held, who leaves first
+    Link     one transfer after the other
+    Shared   transfers that share a link: each of n has an nth of it
+
+A copy is named by whatever names its prefix.
+"""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rate:
+    setup_ns: float
+    fragment_ns: float
+    ns_per_byte: float
+
+    def work(self, num_bytes, fragments):
+        return math.floor(self.setup_ns + fragments * self.fragment_ns + num_bytes * self.ns_per_byte + 0.5)
+
+
+@dataclass(frozen=True)
+class TierConfig:
+    """write: through, back. min_offers: from which a block is copied. stop: best_effort, wait_complete, timeout."""
+
+    host_blocks: int
+    policy: str
+    closed: bool
+    write: str
+    min_offers: int
+    outputs: bool
+    layerwise: bool
+    min_load_tokens: int
+    layers: int
+    block_bytes: int
+    block_fragments: int
+    slowdown: float
+    down: Rate
+    up: Rate
+    store_blocks: int = 0
+    store_policy: str = "lru"
+    store_block_bytes: int = 0
+    batch_blocks: int = 1
+    min_prefetch_tokens: int = 0
+    stop: str = "best_effort"
+    timeout_ns: int = 0
+    timeout_token_ns: float = 0.0
+    store_down: Rate | None = None
+    store_up: Rate | None = None
+
+
+# -- pools -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Copy:
+    name: int
+    parent: "Copy | None"
+    created: int
+    used: int
+    uses: int = 1
+    holds: int = 1  # operations that read or write it
+    children: int = 0
+    is_there: bool = False
+    passed: bool = False  # lru: its turn came while it could not leave
+
+
+ORDER = {
+    "lru": lambda copy: (copy.used, copy.used),
+    "mru": lambda copy: (-copy.used, copy.used),
+    "fifo": lambda copy: (copy.created, copy.used),
+    "filo": lambda copy: (-copy.created, copy.used),
+    "lfu": lambda copy: (copy.uses, copy.used),
+}
+
+
+class Copies:
+    """Under lru, a copy whose turn has come while it was held or a parent is the next to leave when it can."""
+
+    def __init__(self, capacity, policy, closed):
+        self.capacity, self.closed, self.order, self.is_lru = capacity, closed, ORDER[policy], policy == "lru"
+        self.of = {}
+        self.clock = self.written = self.evicted = self.oldest = 0
+
+    def find(self, chain, start, stop):
+        """Where what is there of chain[start:stop] ends, without a gap."""
+        while start < stop and chain[start] in self.of and self.of[chain[start]].is_there:
+            start += 1
+        return start
+
+    def touch(self, names):
+        self.count(names)
+        self.stamp(names)
+
+    def count(self, names):
+        for name in names:
+            if name in self.of:
+                self.of[name].uses += 1
+
+    def stamp(self, names):
+        """They become the youngest, the first of them last: tails leave before heads."""
+        for name in reversed(names):
+            if name in self.of:
+                self.clock += 1
+                self.of[name].used = self.clock
+                self.of[name].passed = False
+
+    def is_wanted(self, name):
+        return name not in self.of or (not self.of[name].is_there and not self.of[name].holds)
+
+    def has_parent(self, chain, i):
+        return not self.closed or i == 0 or chain[i - 1] in self.of
+
+    def reserve(self, name, parent=None):
+        """False: nobody can leave for it."""
+        if len(self.of) == self.capacity and not self._evict():
+            return False
+        self.clock += 1
+        above = self.of.get(parent) if self.closed else None
+        if above:
+            above.children += 1
+        self.of[name] = Copy(name, above, self.clock, self.clock)
+        self.written += 1
+        return True
+
+    def _evict(self):
+        idle = [copy for copy in self.of.values() if not copy.holds and not copy.children]
+        gone = min(idle, key=self.order, default=None)
+        for copy in self.of.values() if self.is_lru else ():
+            copy.passed |= gone is None or copy.used < gone.used
+        if gone is None:
+            return False
+        if gone.parent:
+            gone.parent.children -= 1
+            self._may_leave(gone.parent)
+        del self.of[gone.name]
+        self.evicted += 1
+        return True
+
+    def _may_leave(self, copy):
+        if copy.passed and not copy.holds and not copy.children:
+            self.oldest -= 1
+            copy.used, copy.passed = self.oldest, False
+
+    def hold(self, names):
+        for name in names:
+            self.of[name].holds += 1
+
+    def let_go(self, names):
+        for name in reversed(names):
+            self.of[name].holds -= 1
+            self._may_leave(self.of[name])
+
+    def confirm(self, names):
+        for name in names:
+            self.of[name].is_there = True
+        self.let_go(names)
+
+
+class Link:
+    def __init__(self):
+        self.free_ns = 0
+
+    def begin(self, now, work):
+        self.free_ns = max(self.free_ns, now) + work
+        return self.free_ns
+
+
+class Timer:
+    """No link: each takes its own time."""
+
+    def begin(self, now, work):
+        return now + work
+
+
+@dataclass
+class Move:
+    end: int
+    link: int
+    number: int
+    land: object
+
+    @property
+    def order(self):
+        return self.end, self.link, self.number
