@@ -34,9 +34,10 @@ from ..memory.operations import (
     heard,
     open_row,
 )
+from ..prefix.chain_hash import root_hash
 from ..prefix.hold import hold, let_go
 from ..tiers import host, paths
-from ..tiers.state import NAME, NAMED, times_offered
+from ..tiers.state import CONTENT, NAMED, SPOT, times_offered
 from .state_columns import COMPUTED, HALF_PERSISTED, NO_PARENT, RADIX, SEQ
 
 
@@ -130,15 +131,15 @@ def _name(e, seq, start, stop):
     From the name where its last offer ended, if this one begins there; else from the start of the prompt.
     """
     t, tier = e.tiers, e.tiers.host
-    rows, first = t.of_seq, np.int64(0)
-    if start > 0 and rows[seq, NAMED] == start:
-        first = start - 1
-        host.name_rest(tier, e.block_keys, seq, rows[seq, NAME], start, stop)
-        tier.names[first] = rows[seq, NAME]
-    else:
-        host.name_blocks(tier, e.block_keys, seq, e.seqs.namespace[seq], stop)
-    rows[seq, NAMED], rows[seq, NAME] = stop, tier.names[stop - 1]
-    return first
+    row = t.of_seq[seq]
+    namespace = np.int64(0) if tier.ignores_namespace else e.seqs.namespace[seq]
+    known, content, spot = np.int64(0), root_hash(namespace), np.int64(0)
+    if start > 0 and row[NAMED] == start:
+        known, content, spot = start, row[CONTENT], row[SPOT]
+        tier.names[start - 1] = host.spotted(content, spot) if tier.grouped else content
+    content, spot = host.name_rest(tier, e.block_keys, seq, content, spot, known, stop)
+    row[NAMED], row[CONTENT], row[SPOT] = stop, content, spot
+    return max(known - 1, 0)
 
 
 @entry

@@ -47,6 +47,7 @@ from ..memory.operations import (
 )
 from ..memory.pool import list_give, ring_give, ring_take
 from ..prefix import block_hash, radix
+from ..prefix.chain_hash import chain
 from ..prefix.hold import let_go
 from ..prefix.keys import fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
@@ -253,7 +254,7 @@ def _hold_prefix(e, row, hits, link):
 def _publish(e, at, seq, hits, stop, row):
     """The target blocks of a load, row[hits:stop], become part of the device's prefix cache.
 
-    row and the tier's names hold the whole prefix. Under radix the tree owns them afterwards, and the operation holds
+    row holds the whole prefix. Under radix the tree owns them afterwards, and the operation holds
     the longer path; what others have computed meanwhile is taken instead, and the loaded blocks go back.
     """
     ops, worth = e.operations, -e.seqs.priority[seq]
@@ -268,7 +269,12 @@ def _publish(e, at, seq, hits, stop, row):
         ops.rows[at, OP_NODE] = node
         ops.rows[at, OP_OWNS] = 0
     else:
-        block_hash.register_all(e.hashes, e.pool, e.tiers.host.names, row, hits, stop)
+        contents, content = e.keys, ops.rows[at, OP_NODE]
+        fill_keys(e.block_keys, seq, hits, stop, contents)
+        for i in range(hits, stop):
+            content = chain(content, contents[i])
+            contents[i] = content
+        block_hash.register_all(e.hashes, e.pool, contents, row, hits, stop)
         block_hash.note(e.hashes, e.pool, REGISTERED, row, hits, stop, worth)
 
 
@@ -288,7 +294,6 @@ def loaded(e, at):
     detach_target(ops, at, e.pool)
     is_there = rows[at, OP_STATE] == ENDED and q.namespace[seq] == t.of_seq[seq, NAMESPACE]
     if not t.layerwise and is_there:
-        host.name_blocks(tier, e.block_keys, seq, q.namespace[seq], hits + count)
         _publish(e, at, seq, hits, hits + count, row)
     if rows[at, OP_OWNS] == 1:
         _give_back(e, row, hits, hits + count)

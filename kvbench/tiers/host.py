@@ -54,6 +54,10 @@ NO_PARENT = np.int64(-1)
 
 NOBODY = np.int64(-1)
 
+GROUP = 64
+"""Blocks of a prefix whose places in the table of a tier are neighbours: memory is read in lines."""
+SPOTS = np.int64(((1 << 22) - 1) << 1)
+
 ARC, LRU = "arc", "lru"
 
 # Counters of a tier.
@@ -76,7 +80,8 @@ class HostTier:
     order        who is evicted first, over records of prefix.node; (1, 16) where it is a list
     arc          the list, or both of ARC
     closed       a parent is not evicted before its children
-    names        scratch: chain hashes of the sequence `named` in namespace named_in, as far as named_stop
+    grouped      names say where they lie, see name_rest; else they are chain hashes, as the device's cache has them
+    names        scratch: of the sequence `named` in namespace named_in, as far as named_stop
     row          scratch: blocks of the device
     slots, path, places   scratch, see paths
     counters     (5,) see above
@@ -97,6 +102,7 @@ class HostTier:
     order: "EvictionOrder"
     arc: "Arc"
     closed: "b1"
+    grouped: "b1"
     names: "i8[::1]"
     named: "i8"
     named_in: "i8"
@@ -123,11 +129,13 @@ def make_host(
     block_ns: Any = (),
     seed: int = 0,
     *,
+    grouped: bool = False,
     is_checked: bool = False,
     ignores_namespace: bool = False,
 ) -> HostTier:
     """An empty tier. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order.
 
+    grouped  see HostTier; not in check mode, which compares with the device's names
     policy   or its name. lru by its name is a list, as a policy an order of stamps (`rank`)
     """
     listed = policy in (ARC, LRU)
@@ -151,6 +159,7 @@ def make_host(
         make_order(nodes, max(ranked, 1), policy, block_ns, seed),
         make_arc(num_slots, num_lists),
         closed,
+        grouped and not is_checked,
         np.zeros(longest + 1, np.int64),
         NOBODY,
         0,
@@ -192,22 +201,34 @@ def slot_of(tier, content):
 
 @jit
 def name_blocks(tier, keys, seq, namespace, stop):
-    """The chain hashes of the first blocks of a sequence into tier.names."""
+    """The names of the first blocks of a sequence into tier.names."""
     if tier.named != seq or tier.named_in != namespace or tier.named_stop < stop:
         root = root_hash(np.int64(0) if tier.ignores_namespace else namespace)
-        name_rest(tier, keys, seq, root, np.int64(0), stop)
+        name_rest(tier, keys, seq, root, np.int64(0), np.int64(0), stop)
         tier.named, tier.named_in, tier.named_stop = seq, namespace, stop
 
 
 @jit
-def name_rest(tier, keys, seq, content, start, stop):
-    """The same for blocks start .. stop, of which `content` is the name of the one before."""
-    names = tier.names
+def name_rest(tier, keys, seq, content, spot, start, stop):
+    """The same for blocks start .. stop; content, spot: of the one before. Returns those of the last.
+
+    A name is the chain hash of the prefix that ends with a block. Where `grouped`, its low bits are those of the hash
+    of the first of GROUP blocks, and count on from there: the same entropy, and neighbours in the table.
+    """
+    names, grouped = tier.names, tier.grouped
     tier.named = NOBODY
     fill_keys(keys, seq, start, stop, names)
     for i in range(start, stop):
         content = chain(content, names[i])
-        names[i] = content
+        spot = content >> 1 if i % GROUP == 0 else spot + 1
+        names[i] = spotted(content, spot) if grouped else content
+    return content, spot
+
+
+@inline
+def spotted(content, spot):
+    """A hash whose low bits say where it lies; the last one stays set."""
+    return (content & ~SPOTS) | ((spot << 1) & SPOTS)
 
 
 @inline

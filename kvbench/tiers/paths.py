@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.jit import inline, jit
+from ..core.jit import jit
 from ..prefix.node import LOCK
 from . import host
-from .arc import NEITHER, T1, append, prepend, unlink
+from .arc import NEITHER, T1, append, prepend, to_front, unlink
 from .host import ABSENT, CONFIRMED, COPYING, EVICTED, NO_PARENT, NO_SLOT, WRITTEN, find_slot, place_of
 
 LEFT_OUT = np.int32(-(1 << 30))
@@ -53,94 +53,108 @@ def reserve_path(tier, names, start, stop, path, orphans):
     """
     if tier.arc.is_on or not tier.listed:
         return _reserve_one_by_one(tier, names, start, stop, path, orphans)
+    new, end = np.int64(0), stop
+    for i in range(start, stop):
+        if (
+            tier.closed
+            and i > 0
+            and path[i] <= 0
+            and not orphans
+            and (path[i - 1] <= 0 if i == start else path[i - 1] == LEFT_OUT)
+        ):
+            end = i
+            break
+        new += np.int64(path[i] == NO_SLOT)
+        if LEFT_OUT < path[i] < 0:  # its writer failed, and it could not leave; nor may it now
+            tier.holds[-path[i]] += 1
+    if new > tier.num_free:
+        _make_way(tier, new - tier.num_free)
+    count, taken_to = _take_slots(tier, names, start, end, path)
+    for i in range(taken_to, end):
+        if LEFT_OUT < path[i] < 0:
+            tier.holds[-path[i]] -= 1
+    return count, taken_to
+
+
+@jit
+def _take_slots(tier, names, start, stop, path):
     contents, state, holds, children, parent = tier.content, tier.state, tier.holds, tier.children, tier.parent
-    bucket, after, truth, slots, places = tier.bucket, tier.after, tier.truth, tier.slots, tier.places
+    bucket, after, slots, places = tier.bucket, tier.after, tier.slots, tier.places
     younger, older, member, size = tier.arc.after, tier.arc.before, tier.arc.member, tier.arc.size
     head, closed = member.size - 1 + T1, tier.closed
-    count, evicted, written = np.int64(0), np.int64(0), np.int64(0)
-    end = stop
+    count, free, num_free = np.int64(0), tier.free_head, tier.num_free
+    end, written = stop, np.int64(0)
     for i in range(start, stop):
         slot = np.int64(path[i])
         if slot > 0 or slot == LEFT_OUT:
             continue
-        above = NO_PARENT
-        if closed and i > 0:
-            above = max(np.int64(path[i - 1]), NO_SLOT)
-            if above == NO_SLOT and not orphans:
-                end = i
-                break
-        if slot < 0 and contents[-slot] == names[i]:
+        if slot < 0:
             slot = -slot
+            holds[slot] -= 1
+        elif num_free == 0:
+            end = i
+            break
         else:
-            if tier.num_free > 0:
-                slot = tier.free_head
-                tier.free_head = np.int64(after[slot])
-                tier.num_free -= 1
-            else:
-                slot = _make_way(
-                    younger, older, member, size, head, holds, children, parent, contents, state, bucket, after, truth
-                )
-                if slot == NO_SLOT:
-                    end = i
-                    break
-                evicted += 1
+            slot, free, num_free = free, np.int64(after[free]), num_free - 1
             place = place_of(bucket, names[i])
             after[slot], bucket[place] = bucket[place], slot
-            contents[slot], state[slot], parent[slot] = names[i], COPYING, above
-            if above > NO_SLOT:
-                children[above] += 1
+            contents[slot], state[slot], parent[slot] = names[i], COPYING, NO_PARENT
+            if closed and i > 0:
+                above = max(np.int64(path[i - 1]), NO_SLOT)
+                parent[slot] = above
+                children[above] += np.int32(above > 0)
             append(younger, older, slot, head)
             member[slot] = T1
-            size[T1] += 1
             written += 1
         holds[slot] += 2
         path[i] = slots[count] = slot
         places[count] = i
         count += 1
-    tier.counters[EVICTED] += evicted
+    tier.free_head, tier.num_free = free, num_free
+    size[T1] += written
     tier.counters[WRITTEN] += written
     return count, end
 
 
 @jit
-def _make_way(younger, older, member, size, head, holds, children, parent, contents, state, bucket, after, truth):
-    """host.evict for lru. The slot is not free: it is taken. NO_SLOT: nobody can leave."""
+def _make_way(tier, count):
+    """Up to `count` copies leave, as by host.evict under lru."""
+    contents, state, holds, children, parent = tier.content, tier.state, tier.holds, tier.children, tier.parent
+    bucket, after, truth, checked = tier.bucket, tier.after, tier.truth, tier.truth.size > 1
+    younger, older, member, size = tier.arc.after, tier.arc.before, tier.arc.member, tier.arc.size
+    head, free, left = member.size - 1 + T1, tier.free_head, np.int64(0)
     slot = np.int64(younger[head])
-    while slot != head:
+    while slot != head and left < count:
         following = np.int64(younger[slot])
         unlink(younger, older, slot)
         member[slot] = NEITHER
         size[T1] -= 1
         if holds[slot] == 0 and children[slot] == 0:
-            break
+            place = place_of(bucket, contents[slot])
+            if bucket[place] == slot:
+                bucket[place] = after[slot]
+            else:
+                before = bucket[place]
+                while after[before] != slot:
+                    before = after[before]
+                after[before] = after[slot]
+            contents[slot], state[slot] = 0, ABSENT
+            if checked:
+                truth[slot] = 0
+            above = np.int64(parent[slot])
+            if above > NO_SLOT:
+                children[above] -= 1
+                if member[above] == NEITHER and holds[above] == 0 and children[above] == 0:
+                    prepend(younger, older, above, head)
+                    member[above] = T1
+                    size[T1] += 1
+                    following = above
+            after[slot], free = free, slot
+            left += 1
         slot = following
-    if slot == head:
-        return NO_SLOT
-    place = place_of(bucket, contents[slot])
-    if bucket[place] == slot:
-        bucket[place] = after[slot]
-    else:
-        before = bucket[place]
-        while after[before] != slot:
-            before = after[before]
-        after[before] = after[slot]
-    contents[slot], state[slot] = 0, ABSENT
-    if truth.size > 1:
-        truth[slot] = 0
-    above = np.int64(parent[slot])
-    if above > NO_SLOT:
-        children[above] -= 1
-        _may_leave(younger, older, member, size, head, holds, children, above)
-    return slot
-
-
-@inline
-def _may_leave(younger, older, member, size, head, holds, children, slot):
-    """lru: one whose turn had come while it could not leave is the next."""
-    if member[slot] == NEITHER and holds[slot] == 0 and children[slot] == 0:
-        prepend(younger, older, slot, head)
-        member[slot] = T1
-        size[T1] += 1
+    tier.free_head = free
+    tier.num_free += left
+    tier.counters[EVICTED] += left
 
 
 @jit
@@ -255,9 +269,9 @@ def unpin(tier, slots, first, count):
         for i in range(first + count - 1, first - 1, -1):
             host.unlock(tier, np.int64(slots[i]))
         return
-    younger, older, member, size = tier.arc.after, tier.arc.before, tier.arc.member, tier.arc.size
-    holds, children, head = tier.holds, tier.children, tier.arc.member.size - 1 + T1
+    holds, children, member, own = tier.holds, tier.children, tier.arc.member, tier.arc
     for i in range(first + count - 1, first - 1, -1):
-        slot = np.int64(slots[i])
+        slot = slots[i]
         holds[slot] -= 1
-        _may_leave(younger, older, member, size, head, holds, children, slot)
+        if member[slot] == NEITHER and holds[slot] == 0 and children[slot] == 0:
+            to_front(own, np.int64(slot))  # its turn had come while it could not leave

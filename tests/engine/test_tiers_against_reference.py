@@ -109,12 +109,15 @@ def reference_rules(rules: TierRules) -> TierConfig:
     phases=tuple(Phase) if LONG else (Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
-@given(revisits(), tiered(), st.sampled_from([1, 4, 16]), st.sampled_from([1, 3, 8]), st.sampled_from([16, 64, 256]))
-def test_every_step_is_the_reference_s(visits, rules: TierRules, block_tokens, seats, budget) -> None:
+@given(
+    revisits(), tiered(), st.sampled_from([1, 4, 16]), st.sampled_from([1, 3, 8]), st.sampled_from([16, 64, 256]),
+    st.booleans(),
+)  # fmt: skip
+def test_every_step_is_the_reference_s(visits, rules: TierRules, block_tokens, seats, budget, check) -> None:
     asks, tokens = visits
     scheduler = SchedulerRules(max_num_seqs=seats, max_num_batched_tokens=budget, self_preemption_ends_step=False)
     system = EngineSettings(scheduler, CacheRules("hash", free_order="unhashed-first"), block_tokens, 1000, fast=False)
-    system = replace(with_memory(system, tokens), check=True, record_steps=True, tiers=rules)
+    system = replace(with_memory(system, tokens), check=check, record_steps=True, tiers=rules)
     simulation = Simulation(request_table(asks), system, small_tables())
     finish(simulation, 40_000)
     steps = TieredSteps(*vllm_config(system, small_tables()), reference_rules(rules))
@@ -141,10 +144,10 @@ def assert_same(simulation: Simulation, reference: TimedEngine, steps: Tiered, n
 )
 @given(
     revisits(), tiered(), st.sampled_from([1, 4, 16]), st.sampled_from([1, 3, 8]), st.sampled_from([16, 64, 256]),
-    st.booleans(),
+    st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_every_step_is_the_reference_s_over_a_radix_tree(
-    visits, rules: TierRules, block_tokens, seats, chunk, is_newer
+    visits, rules: TierRules, block_tokens, seats, chunk, is_newer, check
 ) -> None:
     asks, tokens = visits
     scheduler = SchedulerRules(
@@ -157,7 +160,7 @@ def test_every_step_is_the_reference_s_over_a_radix_tree(
     )
     cache = CacheRules("radix", free_order="auto", **(newer_rules("cache") if is_newer else {}))
     system = EngineSettings(scheduler, cache, block_tokens, 1000, fast=False)
-    system = replace(with_memory(system, tokens), check=True, record_steps=True, tiers=rules)
+    system = replace(with_memory(system, tokens), check=check, record_steps=True, tiers=rules)
     simulation = Simulation(request_table(asks), system, small_tables())
     finish(simulation, 40_000)
     steps = TieredSglang(sglang_config(system), reference_rules(rules))
