@@ -330,7 +330,7 @@ class Tiered:
             if not host.reserve(chain[i], chain[i - 1] if i else None):
                 break
             names.append(chain[i])
-        self._end_of_path(host, chain[: start + len(names)], kept, names)
+        self._end_of_path(host, chain[:stop], kept, names)
         if not names:
             self._over(request)
             return
