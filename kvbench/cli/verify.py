@@ -11,6 +11,7 @@ import click
 from ..core.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from .output import say
 from .progress import ProgressBar
+from .signals import stopped_by_signals
 
 
 @click.group(invoke_without_command=True)
@@ -104,7 +105,7 @@ def fuzz_command(
     if requests is not None and number is None:
         raise UsageError("--requests are those of one round; give --round too")
     if number is None:
-        with ProgressBar(quiet, "operations") as progress:
+        with ProgressBar(quiet, "operations") as progress, stopped_by_signals():
             tallies = fuzz(operations, seed, chosen, progress)
     elif len(chosen) > 1:
         raise UsageError("--round is a round of one combination; give its whole name with --combination")
@@ -127,7 +128,8 @@ def fuzz_command(
     passed = not any(t.failures for t in tallies)
     code = _tell(fuzz_report(lines, seed), passed, as_json, seed=seed, combinations=lines)
     if any(t.interrupted for t in tallies):
-        say(f"interrupted: {sum(t.operations for t in tallies):,} of {operations:,} operations")
+        failed = sum(len(t.failures) for t in tallies)
+        say(f"interrupted: {sum(t.operations for t in tallies):,} of {operations:,} operations, {failed} failures")
         code = code or EXIT_INTERRUPTED
     return code
 

@@ -96,6 +96,7 @@ def tier_counters(engines: Sequence[Engine], settings: EngineSettings) -> TierCo
         busy_up_ns=int(links["busy_ns"][up].sum()),
         exposed_ns=sum(int(t.sum_wait_ns) for t in tiered),
         slowed_ns=sum(int(t.sum_slowed_ns) for t in tiered),
+        link_up=even.link,
         break_even=even.bandwidth,
         break_even_tokens=even.tokens,
         fetched=even.fetched,

@@ -138,7 +138,7 @@ class TierCounters:
                  from the host, brought back to the device
     block_bytes  of the device
     bytes_*, busy_*   of the link between device and host, and the time it needs for them; down: copies out
-    break_even, break_even_tokens, fetched, lost   see engine.break_even
+    link_up, break_even, break_even_tokens, fetched, lost   see engine.break_even
     asked, arrived, truncated, stored   blocks that prefetches asked storage for, that came, that they ended without;
                  written to storage. store_*: of it and its links
     exposed_ns   how much longer steps took because loads had not arrived; slowed_ns: because copies ran beside them
@@ -157,6 +157,7 @@ class TierCounters:
     busy_up_ns: int
     exposed_ns: int
     slowed_ns: int
+    link_up: float
     break_even: float
     break_even_tokens: int
     fetched: int

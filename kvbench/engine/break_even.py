@@ -18,6 +18,7 @@ from ..tiers.state import HOST_TOKENS, WAIT_IN_STEPS, WAIT_QUEUED
 class BreakEven:
     """Of the loads of a run.
 
+    link        bytes/s of the link from host to device, set-up and fragments left out
     bandwidth   bytes/s at which fetching a whole prompt but its last block takes as long as computing it, at the mean
                 length of the prompts that fetched; 0 = nothing was fetched
     tokens      that mean
@@ -25,6 +26,7 @@ class BreakEven:
     lost        of these, which waited longer than computing what they fetched would have taken
     """
 
+    link: float
     bandwidth: float
     tokens: int
     fetched: int
@@ -60,12 +62,14 @@ def break_even(engines: Sequence[Engine]) -> BreakEven:
         fetched = np.concatenate((fetched, rows[own, HOST_TOKENS]))
         hits = np.concatenate((hits, q["cached"][own] - rows[own, HOST_TOKENS]))
         wait = np.concatenate((wait, rows[own, WAIT_QUEUED] + rows[own, WAIT_IN_STEPS]))
+    ns_per_byte = float(tiered[0].links.rates[tiered[0].tiers.link_up, 2])
+    link = 1e9 / ns_per_byte if ns_per_byte > 0 else 0.0
     if prompt.size == 0:
-        return BreakEven(0.0, 0, 0, 0)
+        return BreakEven(link, 0.0, 0, 0, 0)
     saved = saved_ns(tiered[0].costs, prompt, hits, fetched)
     bt = tiered[0].rules.block_tokens
     mean = np.array([int(prompt.mean())])
     whole = (mean - 1) // bt * bt
     gain = int(saved_ns(tiered[0].costs, mean, mean * 0, whole)[0])
     num_bytes = int(whole[0]) // bt * tiered[0].tiers.block_bytes
-    return BreakEven(num_bytes * 1e9 / max(gain, 1), int(mean[0]), prompt.size, int((wait > saved).sum()))
+    return BreakEven(link, num_bytes * 1e9 / max(gain, 1), int(mean[0]), prompt.size, int((wait > saved).sum()))

@@ -282,7 +282,7 @@ class MeasuredRun(Simulation):
         c = super().counters()
         if c.tiers is None:
             return c
-        tiers = replace(c.tiers, break_even=0.0, break_even_tokens=0, fetched=0, lost=0)
+        tiers = replace(c.tiers, link_up=0.0, break_even=0.0, break_even_tokens=0, fetched=0, lost=0)
         return replace(c, tiers=tiers)
 
     def _have_incident(self) -> None:

@@ -67,6 +67,7 @@ def tier_scalars(journal: Journal, counters: Counters, wall_ns: int) -> Scalars:
         "host_refused_blocks": (t.refused, "blocks"),
         "host_evicted_blocks": (t.evicted, "blocks"),
         "host_loaded_blocks": (t.loaded, "blocks"),
+        "host_link_up_bandwidth": (t.link_up / 1e9 if t.link_up else None, "GB/s"),
         "break_even": (t.break_even / 1e9 if t.fetched else None, "GB/s"),
         "break_even_tokens": (t.break_even_tokens if t.fetched else None, "tokens"),
         "hits_fetched": (t.fetched, "sequences"),

@@ -76,7 +76,8 @@ def _break_even(s: Summary) -> list[tuple[str, str]]:
         (
             "break-even",
             f"fetching takes as long as computing at {_decimal(s['break_even'], 2)} GB/s for a prompt of "
-            f"{_decimal(s['break_even_tokens'], 0)} tokens alone; {s['hits_lost']:,} of {s['hits_fetched']:,} "
+            f"{_decimal(s['break_even_tokens'], 0)} tokens alone, the link has "
+            f"{_decimal(s['host_link_up_bandwidth'], 2)}; {s['hits_lost']:,} of {s['hits_fetched']:,} "
             "sequences that fetched waited longer than computing takes",
         )
     ]

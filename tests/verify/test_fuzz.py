@@ -168,7 +168,7 @@ def test_an_interrupt_keeps_what_was_done(monkeypatch, capsys):
     done = [int(line.split()[1].replace(",", "")) for line in lines[2:4]]
     assert min(done) > 0
     assert [line.split()[0] for line in lines[2:4]] == ["token-budget/none/16/step", "token-budget/none/16/calendar"]
-    assert f"interrupted: {sum(done):,} of 4,000 operations" in printed.err
+    assert f"interrupted: {sum(done):,} of 4,000 operations, 0 failures" in printed.err
 
 
 @pytest.mark.parametrize(
