@@ -84,7 +84,7 @@ def _check_chains(where: str, tier: dict[str, Any], there: Bools) -> None:
     heads = np.concatenate((bucket, [tier["free_head"]]))
     pointers = np.bincount(np.concatenate((heads, after[1:])), minlength=there.size)
     _none(where, pointers != 1, "is in no chain, or in two")
-    _none(where, ~_ends(after, NO_SLOT), "is in a chain without an end")
+    _none(where, ~_ends(after, int(NO_SLOT)), "is in a chain without an end")
     place = np.where(there, (tier["content"] >> 1) & (bucket.size - 1), bucket.size)
     follower = after != NO_SLOT
     _none(where, follower & (place[after] != place), "is followed by one of another place")
