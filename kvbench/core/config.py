@@ -190,16 +190,21 @@ def _function(key: Key, value: str, where: str, folder: Path | None) -> str:
     return value if folder is None else f"{os.path.abspath(folder / Path(file).expanduser())}:{name}"
 
 
+_ALIKE = 1.0
+"""Below, a name is no misspelling of its nearest candidate; 2 is the same name."""
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """The candidate most like `name`; the last part of a dotted name counts as much as the whole."""
+    return max(candidates, key=lambda candidate: _likeness(name, candidate))
+
+
+def _likeness(name: str, candidate: str) -> float:
     from difflib import SequenceMatcher
 
-    def likeness(candidate: str) -> float:
-        whole = SequenceMatcher(None, name, candidate).ratio()
-        last = SequenceMatcher(None, name.rpartition(".")[2], candidate.rpartition(".")[2]).ratio()
-        return whole + last
-
-    return max(candidates, key=likeness)
+    whole = SequenceMatcher(None, name, candidate).ratio()
+    last = SequenceMatcher(None, name.rpartition(".")[2], candidate.rpartition(".")[2]).ratio()
+    return whole + last
 
 
 def nest(values: Mapping[str, Any], phases: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
@@ -271,7 +276,9 @@ def _find(name: str, keys: Mapping[str, Key], where: str) -> Key:
     table = [n for n in keys if n.startswith(name + ".")]
     if table:
         raise UsageError(f"{where}: {name} is a table of keys; set one of them, for example {table[0]}")
-    raise UsageError(f"{where}: unknown key {name}; the nearest is {nearest(name, keys)}")
+    close = nearest(name, keys)
+    advice = f"the nearest is {close}" if _likeness(name, close) >= _ALIKE else "`kvbench config` shows them all"
+    raise UsageError(f"{where}: unknown key {name}; {advice}")
 
 
 def _flatten(

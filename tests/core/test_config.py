@@ -72,6 +72,7 @@ def test_values_of_assignments(text, name, value):
     ("text", "message"),
     [
         ("sed=1", "unknown key sed; the nearest is seed"),
+        ("foo=1", "unknown key foo; `kvbench config` shows them all"),
         ("rate=1", "the nearest is trace.rate"),
         ("arrivals.rte=1", "the nearest is arrivals.rate"),
         ("arrivals=1", "arrivals is a table of keys"),
