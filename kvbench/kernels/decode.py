@@ -8,7 +8,16 @@ import numpy as np
 
 from ..core.errors import UsageError
 from .layout import KvCache
-from .split_attention import SPLIT_TOKENS, TILE_TOKENS, Geometry, attend, combine, in_lanes, plan
+from .split_attention import (
+    SPLIT_TOKENS,
+    Geometry,
+    attend,
+    combine,
+    in_lanes,
+    plan,
+    scratch_floats,
+    scratch_integers,
+)
 from .threads import share_out
 from .tiles import padded_group
 
@@ -42,7 +51,7 @@ def attend_rows(
         return
     geometry = geometry_of(cache, layer, q.shape[1])
     most_splits = tables.shape[1] * shape.block_tokens // SPLIT_TOKENS + 1
-    items = np.empty((len(q) * most_splits, 4), np.int64)
+    items = np.empty((len(q) * most_splits, 6), np.int64)
     count = plan(tables, lengths, row_tables, shape.block_tokens, shape.num_blocks, window, items)
     if count < 0:
         row = -1 - count
@@ -51,21 +60,24 @@ def attend_rows(
             f"of {shape.block_tokens}, or a block id is not in 0 to {shape.num_blocks - 1}"
         )
     heads = shape.num_kv_heads * padded_group(geometry.group)
-    parts = np.empty((count, heads * shape.head_dim), np.float32)
-    stats = np.empty((count, 2, in_lanes(heads)), np.float32)
+    number = int(items[count - 1, 5] + items[count - 1, 1]) if count else 0
+    parts = np.empty((number, heads * shape.head_dim), np.float32)
+    stats = np.empty((number, 2, in_lanes(heads)), np.float32)
 
     def share(_: int, first: int, last: int) -> None:
-        floats = np.zeros(heads * shape.head_dim + in_lanes(heads) * (TILE_TOKENS + 2), np.float32)
-        integers = np.zeros((4 + 2 * shape.num_kv_heads) * TILE_TOKENS, np.int64)
-        attend(q, cache.data, cache.scales, tables, items, first, last, geometry, floats, integers, parts, stats)
+        floats, integers = np.zeros(scratch_floats(geometry), np.float32), np.zeros(scratch_integers(geometry), np.int64)
+        attend(
+            q, cache.data, cache.scales, tables, lengths, items, first, last, geometry, window, floats, integers, parts,
+            stats,
+        )  # fmt: skip
 
     share_out(share, [0, count] if threads == 1 else _cuts(items[:count], threads))
     combine(parts, stats, items, count, geometry, out)
 
 
 def _cuts(items: Any, threads: int) -> list[int]:
-    """Where shares of about as many tokens begin, and the end."""
-    tokens = np.cumsum(items[:, 3] - items[:, 2])
+    """Where shares of about as much work begin, and the end."""
+    tokens = np.cumsum((items[:, 4] - items[:, 3]) * items[:, 1])
     total = int(tokens[-1]) if len(tokens) else 0
     inner = np.searchsorted(tokens, [total * i // threads for i in range(1, threads)])
     return [0, *(int(cut) for cut in inner), len(items)]

@@ -4,7 +4,8 @@ A row's KV is cut at fixed absolute positions (SPLIT_TOKENS), a split at multipl
 of online softmax, splits are put together in their order. So the bits of a row depend on its own query, KV and length:
 not on the batch, the size of blocks, their order in memory, the layout or the number of threads.
 
-One work item is (row, split) with all its KV heads: a tile's blocks are read whole while they are hot.
+One work item is a split with all its KV heads, of one row or of some that follow each other in one sequence: a tile's
+blocks are read whole while they are hot, once for all these rows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from .tiles import HEADS_AT_ONCE, gather_tile, padded_group, score_tile
 
 TILE_TOKENS = 16
 SPLIT_TOKENS = 1024
+ROWS_AT_ONCE = 8
+"""Rows of an item: their queries and outputs stay in L2 beside a tile."""
 LOWEST = np.float32(-1e30)
 LOG2_E = 1.4426950408889634
 
@@ -50,24 +53,29 @@ class Geometry(NamedTuple):
 
 @entry
 def plan(tables, lengths, row_tables, block_tokens, num_blocks, window, items):
-    """Write the work items (row, row of the table, begin, end); their number, or -1 - row for a bad table or length.
+    """Write the work items (first row, rows, row of the table, begin, end, first part); their number, or -1 - row for a
+    bad table or length. The rows of an item have one table, and each is a token longer than the one before.
 
-    items    (rows * most splits of a row, 4) int64
+    items    (rows * most splits of a row, 6) int64; a part is an output of one row and one split
     """
-    count = 0
-    for row in range(len(lengths)):
-        length, table = lengths[row], tables[row_tables[row]]
+    count, parts, row = 0, 0, 0
+    while row < len(lengths):
+        length, table, rows = lengths[row], tables[row_tables[row]], 1
         if length < 0 or length > len(table) * block_tokens:
             return -1 - row
-        begin = max(length - window, 0) if window > 0 else 0
-        for i in range(begin // block_tokens, (length + block_tokens - 1) // block_tokens):
+        most = min(ROWS_AT_ONCE, len(lengths) - row, len(table) * block_tokens - length + 1)
+        while rows < most and row_tables[row + rows] == row_tables[row] and lengths[row + rows] == length + rows:
+            rows += 1
+        begin, last = max(length - window, 0) if window > 0 else 0, length + rows - 1
+        for i in range(begin // block_tokens, (last + block_tokens - 1) // block_tokens):
             if table[i] < 0 or table[i] >= num_blocks:
                 return -1 - row
-        while begin < length:
-            end = min((begin // SPLIT_TOKENS + 1) * SPLIT_TOKENS, length)
-            items[count, 0], items[count, 1], items[count, 2], items[count, 3] = row, row_tables[row], begin, end
-            begin = end
-            count += 1
+        while begin < last:
+            end = min((begin // SPLIT_TOKENS + 1) * SPLIT_TOKENS, last)
+            item = items[count]
+            item[0], item[1], item[2], item[3], item[4], item[5] = row, rows, row_tables[row], begin, end, parts
+            begin, parts, count = end, parts + rows, count + 1
+        row += rows
     return count
 
 
@@ -165,58 +173,76 @@ def _apply_scales(weights, tokens, stride, padded, scales, rows, side, geometry,
 
 
 @jit
-def _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride):
-    """Scores of one tile for all heads; meanwhile its V is asked for."""
+def _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride, count):
+    """Scores of one tile for all heads of `count` rows; meanwhile its V is asked for."""
     head_dim = geometry.head_dim
     for h in range(geometry.kv_heads):
         offset, asked = h * geometry.head, at(lines, h * tokens)
-        for g in range(0, padded, HEADS_AT_ONCE):
-            heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
-            query, out = at(queries, head * head_dim), at(scores, head)
-            score_tile(query, kv, rows, asked, offset, geometry.side, out, stride, tokens, head_dim, heads)
+        for i in range(count):
+            for g in range(0, padded, HEADS_AT_ONCE):
+                heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
+                query = at(queries, (i * geometry.kv_heads * padded + head) * head_dim)
+                out = at(scores, i * TILE_TOKENS * stride + head)
+                score_tile(query, kv, rows, asked, offset, geometry.side, out, stride, tokens, head_dim, heads)
 
 
 @jit
-def _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, stride, fade):
-    """What one tile adds to the outputs of all heads; meanwhile K of the next tile is asked for."""
-    head_dim = geometry.head_dim
+def _gather_heads(outs, kv, rows, next_lines, seen, geometry, padded, scores, stride, fade, count):
+    """What one tile adds to the outputs of all heads; meanwhile K of the next tile is asked for.
+
+    seen     (rows, 2): which tokens of the tile a row attends to, begin and end
+    """
+    head_dim, heads_of_row = geometry.head_dim, geometry.kv_heads * padded
     for h in range(geometry.kv_heads):
-        offset, asked = h * geometry.head + geometry.side, at(next_lines, h * tokens)
-        for g in range(0, padded, HEADS_AT_ONCE):
-            heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
-            result, fades = at(out, head * head_dim), at(fade, head)
-            gather_tile(result, fades, at(scores, head), stride, kv, rows, asked, offset, 0, tokens, head_dim, heads)
+        offset = h * geometry.head + geometry.side
+        for i in range(count):
+            begin, tokens = seen[2 * i], seen[2 * i + 1] - seen[2 * i]
+            if tokens <= 0:
+                continue
+            asked, weights = at(next_lines, h * tokens), at(scores, (i * TILE_TOKENS + begin) * stride)
+            for g in range(0, padded, HEADS_AT_ONCE):
+                heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
+                result, fades = at(outs, (i * heads_of_row + head) * head_dim), at(fade, i * stride + head)
+                gather_tile(
+                    result, fades, at(weights, head), stride, kv, at(rows, begin), asked, offset, 0, tokens, head_dim,
+                    heads,
+                )  # fmt: skip
 
 
 @entry
-def attend(q, data, scale_array, tables, items, first, last, geometry, floats, integers, parts, stats):
+def attend(q, data, scale_array, tables, lengths, items, first, last, geometry, window, floats, integers, parts, stats):
     """Work items first to last: their unnormalised outputs, peaks and masses.
 
-    floats     scratch: (kv_heads * padded group * head_dim + (HEADS_AT_ONCE + 2) * TILE_TOKENS,) float32
-    integers   scratch: (4 * TILE_TOKENS,) int64
-    parts      (items, kv_heads * padded group * head_dim) float32, written
-    stats      (items, 2, kv_heads * padded group) float32: peak and mass, written
+    floats     scratch of `scratch_floats`, zeroed, so that no padding holds what is not a number
+    integers   scratch of `scratch_integers`, zeroed
+    parts      (parts, kv_heads * padded group * head_dim) float32, written
+    stats      (parts, 2, kv_heads * padded group) float32: peak and mass, written
     """
     kv, scales, queries = pointer(data), pointer(scale_array), pointer(floats)
     padded = _padded_group(geometry.group)
     heads = geometry.kv_heads * padded
-    scores = at(queries, heads * geometry.head_dim)
+    size = heads * geometry.head_dim
     stride = _in_lanes(heads)
-    fade = at(scores, stride * TILE_TOKENS)
-    factors = at(fade, stride)
+    scores = at(queries, ROWS_AT_ONCE * size)
+    fade = at(scores, ROWS_AT_ONCE * stride * TILE_TOKENS)
+    factors = at(fade, ROWS_AT_ONCE * stride)
     rows, next_rows = pointer(integers), at(pointer(integers), TILE_TOKENS)
     scale_rows, next_scale_rows = at(next_rows, TILE_TOKENS), at(next_rows, 2 * TILE_TOKENS)
     lines = at(next_rows, 3 * TILE_TOKENS)
     next_lines = at(lines, geometry.kv_heads * TILE_TOKENS)
+    seen = at(next_lines, geometry.kv_heads * TILE_TOKENS)
     for item in range(first, last):
-        table, begin, end = pointer(tables[items[item, 1]]), items[item, 2], items[item, 3]
-        out, peak, mass = pointer(parts[item]), pointer(stats[item, 0]), pointer(stats[item, 1])
-        query = pointer(q[items[item, 0]])
-        _scale_queries(query, queries, geometry.group, padded, geometry.kv_heads, geometry.head_dim)
-        for i in range(stride):
-            peak[i], mass[i] = LOWEST, np.float32(0)
-        for i in range(heads * geometry.head_dim):
-            out[i] = np.float32(0)
+        row, count, part = items[item, 0], items[item, 1], items[item, 5]
+        table, begin, end = pointer(tables[items[item, 2]]), items[item, 3], items[item, 4]
+        outs = at(pointer(parts), part * size)
+        for i in range(count):
+            query = at(queries, i * size)
+            _scale_queries(pointer(q[row + i]), query, geometry.group, padded, geometry.kv_heads, geometry.head_dim)
+            peak, mass = pointer(stats[part + i, 0]), pointer(stats[part + i, 1])
+            for head in range(stride):
+                peak[head], mass[head] = LOWEST, np.float32(0)
+        for i in range(count * size):
+            outs[i] = np.float32(0)
         stop = min((begin // TILE_TOKENS + 1) * TILE_TOKENS, end)
         if item == first:
             _fill_rows(rows, lines, scale_rows, table, begin, stop, geometry)
@@ -224,51 +250,74 @@ def attend(q, data, scale_array, tables, items, first, last, geometry, floats, i
             if stop < end:
                 _fill_rows(next_rows, next_lines, next_scale_rows, table, stop, min(stop + TILE_TOKENS, end), geometry)
             elif item + 1 < last:
-                start = items[item + 1, 2]
-                tile_end = min((start // TILE_TOKENS + 1) * TILE_TOKENS, items[item + 1, 3])
-                other = pointer(tables[items[item + 1, 1]])
+                start = items[item + 1, 3]
+                tile_end = min((start // TILE_TOKENS + 1) * TILE_TOKENS, items[item + 1, 4])
+                other = pointer(tables[items[item + 1, 2]])
                 _fill_rows(next_rows, next_lines, next_scale_rows, other, start, tile_end, geometry)
             tokens = stop - begin
-            _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride)
-            if geometry.scaled:
-                _apply_scales(scores, tokens, stride, padded, scales, scale_rows, 0, geometry, factors)
-            soften(scores, tokens, stride, peak, mass, fade)
-            if geometry.scaled:
-                _apply_scales(scores, tokens, stride, padded, scales, scale_rows, 1, geometry, factors)
-            _gather_heads(out, kv, rows, next_lines, tokens, geometry, padded, scores, stride, fade)
+            _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride, count)
+            for i in range(count):
+                length = lengths[row + i]
+                seen[2 * i] = max(length - window - begin, 0) if window > 0 else 0
+                seen[2 * i + 1] = min(stop, length) - begin
+                tokens = seen[2 * i + 1] - seen[2 * i]
+                if tokens <= 0:
+                    continue
+                weights = at(scores, (i * TILE_TOKENS + seen[2 * i]) * stride)
+                scale_row = at(scale_rows, seen[2 * i])
+                if geometry.scaled:
+                    _apply_scales(weights, tokens, stride, padded, scales, scale_row, 0, geometry, factors)
+                peak, mass = pointer(stats[part + i, 0]), pointer(stats[part + i, 1])
+                soften(weights, tokens, stride, peak, mass, at(fade, i * stride))
+                if geometry.scaled:
+                    _apply_scales(weights, tokens, stride, padded, scales, scale_row, 1, geometry, factors)
+            _gather_heads(outs, kv, rows, next_lines, seen, geometry, padded, scores, stride, fade, count)
             rows, next_rows, lines, next_lines = next_rows, rows, next_lines, lines
             scale_rows, next_scale_rows = next_scale_rows, scale_rows
             begin, stop = stop, min(stop + TILE_TOKENS, end)
+
+
+def scratch_floats(geometry: Geometry) -> int:
+    """Elements of the scratch that `attend` needs."""
+    heads = geometry.kv_heads * padded_group(geometry.group)
+    return int(ROWS_AT_ONCE * (heads * geometry.head_dim + in_lanes(heads) * (TILE_TOKENS + 1)) + in_lanes(heads))
+
+
+def scratch_integers(geometry: Geometry) -> int:
+    return (4 + 2 * geometry.kv_heads) * TILE_TOKENS + 2 * ROWS_AT_ONCE
 
 
 @entry
 def combine(parts, stats, items, count, geometry, out):
     """Splits of a row put together in their order, and divided by the sum of weights; rows without items are zero."""
     padded = _padded_group(geometry.group)
-    head_dim = geometry.head_dim
-    item = 0
+    start, stop = 0, 0
     for row in range(len(out)):
-        start = item
-        while item < count and items[item, 0] == row:
-            item += 1
+        if stop < count and items[stop, 0] == row:
+            start = stop
+            while stop < count and items[stop, 0] == row:
+                stop += 1
+        end = stop if stop > start and row < items[start, 0] + items[start, 1] else start
         for head in range(geometry.kv_heads * geometry.group):
             place = head // geometry.group * padded + head % geometry.group
-            _combine_head(parts, stats, start, item, place, pointer(out[row, head]), head_dim)
+            _combine_head(parts, stats, items, start, end, row, place, pointer(out[row, head]), geometry.head_dim)
 
 
 @jit
-def _combine_head(parts, stats, start, stop, place, out, head_dim):
+def _combine_head(parts, stats, items, start, stop, row, place, out, head_dim):
     peak, mass = LOWEST, np.float32(0)
     for item in range(start, stop):
-        peak = max(peak, stats[item, 0, place])
+        peak = max(peak, stats[items[item, 5] + row - items[item, 0], 0, place])
     for d in range(head_dim):
         out[d] = np.float32(0)
     for item in range(start, stop):
-        share = power_of_two(stats[item, 0, place] - peak)
-        mass += stats[item, 1, place] * share
-        part, factor = at(pointer(parts[item]), place * head_dim), splat(share)
-        for d in range(0, head_dim, LANES):
-            store(out, d, fma(load(part, d), factor, load(out, d)))
+        number = items[item, 5] + row - items[item, 0]
+        if stats[number, 1, place] > 0:
+            share = power_of_two(stats[number, 0, place] - peak)
+            mass += stats[number, 1, place] * share
+            part, factor = at(pointer(parts[number]), place * head_dim), splat(share)
+            for d in range(0, head_dim, LANES):
+                store(out, d, fma(load(part, d), factor, load(out, d)))
     if mass > 0:
         scale = splat(np.float32(1) / mass)
         for d in range(0, head_dim, LANES):
