@@ -87,9 +87,7 @@ def _scores(
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         q, kv, rows, ahead, offset, ahead_offset, out, out_stride, tokens, head_dim, _ = args
-        line = line_of(kv_type)
         vectors = builder.sdiv(head_dim, I64(LANES))
-        lines = builder.sdiv(builder.add(head_dim, I64(line - 1)), I64(line))
 
         def row(table: Any, token: Any, shift: Any) -> Any:
             return element(builder, kv, builder.add(builder.load(element(builder, table, token)), shift))
@@ -100,16 +98,10 @@ def _scores(
             keys = [row(rows, token, offset) for token in mine]
             next_keys = [row(ahead, token, ahead_offset) for token in mine]
 
-            def ask(i: Any, _: Any) -> list[Any]:
-                place = builder.mul(i, I64(line))
-                for key in next_keys:
-                    ask_for_channel(builder, kv_type, key, place, 2)
-                return []
-
-            count_up(builder, lines, [], ask)
-
             def products(i: Any, sums: list[Any]) -> list[Any]:
                 place = builder.mul(i, I64(LANES))
+                for key in next_keys:
+                    ask_for_channel(builder, kv_type, key, place, 2)
                 parts = [read(builder, key, place) for key in keys]
                 added = list(sums)
                 for g in range(group):
