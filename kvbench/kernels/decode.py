@@ -65,7 +65,8 @@ def attend_rows(
     stats = np.empty((number, 2, in_lanes(heads)), np.float32)
 
     def share(_: int, first: int, last: int) -> None:
-        floats, integers = np.zeros(scratch_floats(geometry), np.float32), np.zeros(scratch_integers(geometry), np.int64)
+        floats = np.zeros(scratch_floats(geometry), np.float32)
+        integers = np.zeros(scratch_integers(geometry), np.int64)
         attend(
             q, cache.data, cache.scales, tables, lengths, items, first, last, geometry, window, floats, integers, parts,
             stats,

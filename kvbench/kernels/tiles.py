@@ -49,28 +49,26 @@ def padded_group(group: int) -> int:
 def _merge(builder: Any, vectors: list[Any]) -> Any:
     """One vector whose lane i is the sum of vectors[i]; as many vectors as lanes.
 
-    Each turn adds the upper half of what is left of a vector to the lower half, two vectors in one instruction, as
-    `simd.fold` does for one.
+    Each turn adds the upper half of what is left of a vector to its lower half, for two vectors in one addition: of the
+    one it keeps the lower half in place and of the other the upper (a blend, which is cheaper than a shuffle), and adds
+    the halves that are missing. The sums are those of `simd.fold`, whose order of two summands does not matter.
     """
-    order: list[list[int]] = [[i] for i in range(LANES)]
+    order: list[list[int]] = [[i] * LANES for i in range(LANES)]
     width = LANES
     while width > 1:
         half, pairs = width // 2, len(vectors) // 2
-        low: list[int] = []
-        high: list[int] = []
-        for start in range(0, LANES, width):
-            for vector in (0, LANES):
-                low += range(vector + start, vector + start + half)
-                high += range(vector + start + half, vector + start + width)
+        upper = [lane % width >= half for lane in range(LANES)]
+        kept = [lane + LANES * up for lane, up in enumerate(upper)]
+        missing = [lane - half + LANES if up else lane + half for lane, up in enumerate(upper)]
         merged = []
         for a, b in zip(vectors[:pairs], vectors[pairs:], strict=True):
-            parts = [builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), m)) for m in (low, high)]
+            parts = [builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, LANES), m)) for m in (kept, missing)]
             merged.append(builder.fadd(*parts))
-        vectors, width = merged, half
         order = [
-            [x for two in zip(a, b, strict=True) for x in two]
+            [b[lane] if up else a[lane] for lane, up in enumerate(upper)]
             for a, b in zip(order[:pairs], order[pairs:], strict=True)
         ]
+        vectors, width = merged, half
     lanes = [order[0].index(i) for i in range(LANES)]
     return builder.shuffle_vector(vectors[0], vectors[0], ir.Constant(ir.VectorType(I32, LANES), lanes))
 
