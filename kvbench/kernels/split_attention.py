@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.jit import PLAIN, entry, inline, jit
-from .simd import LANES, add, at, exp2, fma, greater, load, mul, pointer, power_of_two, splat, store, sub
+from .simd import LANES, add, at, exp2, fma, greater, later, load, mul, pointer, power_of_two, splat, store, sub
 from .tiles import HEADS_AT_ONCE, gather_tile, padded_group, score_tile
 
 TILE_TOKENS = 16
@@ -161,15 +161,27 @@ soften: Any = _soften_plain if PLAIN else _soften
 
 
 @jit
-def _apply_scales(weights, tokens, stride, padded, scales, rows, side, geometry, factors):
-    """weights[t, head] *= the scale of token t in the KV head of head, of K (side 0) or V (1)."""
-    for t in range(tokens):
-        place = rows[t] + side * geometry.kv_heads * geometry.block_tokens
-        for h in range(geometry.kv_heads):
-            for g in range(padded):
-                factors[h * padded + g] = scales[place + h * geometry.block_tokens]
-        for head in range(0, stride, LANES):
-            store(weights, t * stride + head, mul(load(weights, t * stride + head), load(factors, head)))
+def _apply_scales(weights, tokens, stride, padded, scales, rows, next_rows, side, geometry, factors):
+    """weights[t, head] *= the scale of token t in the KV head of head, of K (side 0) or V (1); meanwhile those of the
+    next tile are asked for.
+
+    factors    scratch as large as weights: all of them come first, since a vector that is read right behind the scalars
+               that it is made of waits for these to reach the cache
+    """
+    size = geometry.block_tokens
+    for h in range(geometry.kv_heads):
+        place = (side * geometry.kv_heads + h) * size
+        for t in range(0, tokens, size):
+            later(scales, next_rows[t] + place)
+        for t in range(tokens):
+            factor, mine = scales[rows[t] + place], at(factors, t * stride + h * padded)
+            if padded == 4:
+                mine[0], mine[1], mine[2], mine[3] = factor, factor, factor, factor
+            else:
+                for g in range(padded):
+                    mine[g] = factor
+    for i in range(0, tokens * stride, LANES):
+        store(weights, i, mul(load(weights, i), load(factors, i)))
 
 
 @jit
@@ -266,11 +278,15 @@ def attend(q, data, scale_array, tables, lengths, items, first, last, geometry, 
                 weights = at(scores, (i * TILE_TOKENS + seen[2 * i]) * stride)
                 scale_row = at(scale_rows, seen[2 * i])
                 if geometry.scaled:
-                    _apply_scales(weights, tokens, stride, padded, scales, scale_row, 0, geometry, factors)
+                    _apply_scales(
+                        weights, tokens, stride, padded, scales, scale_row, next_scale_rows, 0, geometry, factors
+                    )
                 peak, mass = pointer(stats[part + i, 0]), pointer(stats[part + i, 1])
                 soften(weights, tokens, stride, peak, mass, at(fade, i * stride))
                 if geometry.scaled:
-                    _apply_scales(weights, tokens, stride, padded, scales, scale_row, 1, geometry, factors)
+                    _apply_scales(
+                        weights, tokens, stride, padded, scales, scale_row, next_scale_rows, 1, geometry, factors
+                    )
             _gather_heads(outs, kv, rows, next_lines, seen, geometry, padded, scores, stride, fade, count)
             rows, next_rows, lines, next_lines = next_rows, rows, next_lines, lines
             scale_rows, next_scale_rows = next_scale_rows, scale_rows
@@ -280,7 +296,9 @@ def attend(q, data, scale_array, tables, lengths, items, first, last, geometry, 
 def scratch_floats(geometry: Geometry) -> int:
     """Elements of the scratch that `attend` needs."""
     heads = geometry.kv_heads * padded_group(geometry.group)
-    return int(ROWS_AT_ONCE * (heads * geometry.head_dim + in_lanes(heads) * (TILE_TOKENS + 1)) + in_lanes(heads))
+    return int(
+        ROWS_AT_ONCE * (heads * geometry.head_dim + in_lanes(heads) * (TILE_TOKENS + 1)) + in_lanes(heads) * TILE_TOKENS
+    )
 
 
 def scratch_integers(geometry: Geometry) -> int:
