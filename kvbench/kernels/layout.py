@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UsageError
+from .aligned import aligned_zeros
 from .packed import row_bytes
 
 LAYOUTS = ("NHD", "HND")
@@ -94,8 +95,8 @@ class KvShape:
 
     def allocate(self) -> KvCache:
         """The memory, zeroed; pages that are never written cost nothing."""
-        data = np.zeros(self.data_shape, KV_DTYPES[self.kv_dtype])
-        return KvCache(self, data, np.zeros(self.scales_shape, np.float32))
+        data = aligned_zeros(self.data_shape, KV_DTYPES[self.kv_dtype])
+        return KvCache(self, data, aligned_zeros(self.scales_shape, np.float32))
 
 
 @dataclass(frozen=True, eq=False)

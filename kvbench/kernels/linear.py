@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.jit import PLAIN, entry, jit
+from .aligned import aligned_zeros
 from .products import PANEL, ROW_TILE, panel_product
 from .simd import at, pointer
 from .threads import share
@@ -31,7 +32,7 @@ def pack(w: F32) -> F32:
     returns  (panels, inputs, PANEL) float32: PANEL outputs side by side, zeros beyond the last
     """
     outputs, inputs = w.shape
-    packed = np.zeros((-(-outputs // PANEL), inputs, PANEL), np.float32)
+    packed = aligned_zeros((-(-outputs // PANEL), inputs, PANEL), np.float32)
     for panel, first in enumerate(range(0, outputs, PANEL)):
         part = w[first : first + PANEL]
         packed[panel, :, : len(part)] = part.T

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UsageError
+from .aligned import aligned_zeros
 from .decode import attend_rows, check_array, check_call, geometry_of
 from .layout import KvCache
 from .threads import share_out
@@ -65,7 +66,7 @@ def _attend_tiled(
             f"attention: sequence {row}: context {contexts[row]} + {counts[row]} tokens do not fit its "
             f"{tables.shape[1]} blocks of {shape.block_tokens}, or a block id is not in 0 to {shape.num_blocks - 1}"
         )
-    floats = np.zeros((threads, scratch_floats(geometry)), np.float32)
+    floats = aligned_zeros((threads, scratch_floats(geometry)), np.float32)
 
     def share(number: int, first: int, last: int) -> None:
         attend_chunks(q, cache.data, cache.scales, tables, items, first, last, geometry, window, floats[number], out)

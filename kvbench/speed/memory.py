@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..kernels.aligned import aligned_zeros
 from ..kernels.layout import KV_DTYPES, KvCache, KvShape
 from .sizes import Sizes
 
@@ -22,7 +23,8 @@ class Memory:
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        self.words = np.resize(harmless(), sizes.memory_bytes // 8)
+        self.words = aligned_zeros(sizes.memory_bytes // 8, np.int64)
+        self.words[:] = np.resize(harmless(), self.words.size)
 
     def cache(self, layout: str, kv_dtype: str, block_tokens: int, num_layers: int = 1) -> KvCache:
         """All of the memory as blocks of this kind; int8 has scales of its own."""
