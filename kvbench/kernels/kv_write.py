@@ -2,6 +2,9 @@
 
 A row of a token does not depend on the rows beside it, the layout, or the threads. These share the tokens; where a slot
 is named twice they share the heads, so that it has the values of the last.
+
+Much at once goes past the caches, row by row: a store through them reads the line that it is about to overwrite, and
+under HND a token is scattered over all heads, so that nothing foresees which line comes next.
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UsageError
-from ..core.jit import entry
+from ..core.jit import entry, jit
+from .aligned import aligned_zeros
 from .layout import KvCache
 from .quantise import get_row, put_row
-from .simd import at, pointer
+from .simd import LANES, at, load, pointer, stream
+from .stream import LINE, finish
 from .threads import share
 
 SHARE_FROM = 1 << 20
 """Bytes of keys below which handing a part to another thread takes longer than doing it."""
+STREAM_FROM = 8 << 20
+"""Bytes of keys and values from which a call goes past the caches: attention reads what is smaller from them."""
 
 
 def write(k: Any, v: Any, cache: KvCache, layer: int, slots: Any, threads: int = 1) -> None:
@@ -33,9 +40,15 @@ def write(k: Any, v: Any, cache: KvCache, layer: int, slots: Any, threads: int =
     heads, dim = k.shape[1:]
     data, scales = cache.data[layer].reshape(-1), cache.scales[layer].reshape(-1)
     size, strides = cache.shape.block_tokens, cache.shape.strides
+    past_caches = 2 * k.nbytes >= STREAM_FROM and _in_whole_lines(cache)
+    words = data.view(np.float32) if past_caches else np.empty(0, np.float32)
 
     def run(tokens: tuple[int, int], of_heads: tuple[int, int]) -> None:
-        _write(k, v, data, scales, slots, size, strides, heads, dim, tokens, of_heads)
+        made = aligned_zeros(2 * heads * dim, np.float32)
+        _write(
+            k, v, data, words, made.view(data.dtype), made, scales, slots, size, strides, heads, dim, tokens, of_heads,
+            past_caches,
+        )  # fmt: skip
 
     worth = threads if k.nbytes >= SHARE_FROM else 1
     if worth > 1 and np.unique(slots).size < slots.size:
@@ -65,6 +78,11 @@ def gather(cache: KvCache, layer: int, table: Any, length: int) -> tuple[Any, An
     return k, v
 
 
+def _in_whole_lines(cache: KvCache) -> bool:
+    """Whether every row begins at a cache line and fills some."""
+    return cache.data.ctypes.data % LINE == 0 and cache.shape.row * cache.data.itemsize % LINE == 0
+
+
 def check_layer(cache: KvCache, layer: int) -> None:
     if not 0 <= layer < cache.shape.num_layers:
         raise UsageError(f"KV cache: layer {layer} of {cache.shape.num_layers}; it must be 0 or more, and less")
@@ -89,8 +107,14 @@ def _check_rows(k: Any, v: Any, cache: KvCache, slots: Any) -> None:
 
 
 @entry
-def _write(k, v, data, scales, slots, block_tokens, strides, heads, dim, tokens, of_heads):
-    """A range of tokens and of heads. data, scales: one layer, flat."""
+def _write(
+    k, v, data, words, made, made_words, scales, slots, block_tokens, strides, heads, dim, tokens, of_heads, past_caches
+):
+    """A range of tokens and of heads.
+
+    data, scales    one layer, flat;  words: data as float32, for stores past the caches
+    made            scratch of a token's rows in the type of data, and made_words the same as float32
+    """
     of_k, of_v, to, scale = pointer(k), pointer(v), pointer(data), pointer(scales)
     per_block, per_side, per_head, per_token = strides
     for t in range(tokens[0], tokens[1]):
@@ -99,10 +123,27 @@ def _write(k, v, data, scales, slots, block_tokens, strides, heads, dim, tokens,
         place = block * per_block + offset * per_token
         scale_place = 2 * block * heads * block_tokens + offset
         for h in range(of_heads[0], of_heads[1]):
-            here, scale_at = place + h * per_head, scale_place + h * block_tokens
-            row = (t * heads + h) * dim
-            put_row(at(to, here), at(of_k, row), dim, scale, scale_at)
-            put_row(at(to, here + per_side), at(of_v, row), dim, scale, scale_at + heads * block_tokens)
+            here, side = place + h * per_head, per_side
+            if past_caches:
+                to, here, side = pointer(made), 2 * h * dim, dim
+            source, scale_at = (t * heads + h) * dim, scale_place + h * block_tokens
+            put_row(at(to, here), at(of_k, source), dim, scale, scale_at)
+            put_row(at(to, here + side), at(of_v, source), dim, scale, scale_at + heads * block_tokens)
+        if past_caches:
+            size = dim * data.itemsize // 4
+            for h in range(of_heads[0], of_heads[1]):
+                here = (place + h * per_head) * data.itemsize // 4
+                _stream_row(made_words, 2 * h * size, words, here, size)
+                _stream_row(made_words, (2 * h + 1) * size, words, here + per_side * data.itemsize // 4, size)
+    if past_caches:
+        finish()
+
+
+@jit
+def _stream_row(source, start, target, place, size):
+    """Rows of a token are streamed when all are made: a vector waits for small stores that it is read right behind."""
+    for i in range(0, size, LANES):
+        stream(pointer(target), place + i, load(pointer(source), start + i))
 
 
 @entry

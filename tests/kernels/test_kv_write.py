@@ -44,8 +44,14 @@ def assert_holds(cache: KvCache, plain: PlainCache) -> None:
 
 
 @settings(max_examples=EXAMPLES)
-@given(shapes(), st.lists(st.integers(0, 8), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
-def test_what_is_written_is_read_and_nothing_else_changes(shape, counts, seed):
+@given(shapes(), st.lists(st.integers(0, 8), min_size=1, max_size=3), st.integers(0, 2**32 - 1), st.booleans())
+def test_what_is_written_is_read_and_nothing_else_changes(shape, counts, seed, past_caches):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv_write, "STREAM_FROM", 0 if past_caches else 1 << 40)
+        write_and_compare(shape, counts, seed)
+
+
+def write_and_compare(shape: KvShape, counts: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     cache, plain = poisoned(shape), PlainCache(shape.block_tokens)
     for count in counts:  # later calls write over earlier ones
@@ -73,11 +79,33 @@ def test_bits_do_not_depend_on_batch_layout_or_threads(monkeypatch, kv_dtype, tw
             cache = KvShape(1, 7, 3, 4, 80, layout, kv_dtype).allocate()
             write(k, v, cache, 0, slots, threads)
             found.append(np.stack(read_back(cache, 0)).tobytes())
+    monkeypatch.setattr(kv_write, "STREAM_FROM", 0)
     one_by_one = shape.allocate()
     for t in range(20):
         write(k[t : t + 1], v[t : t + 1], one_by_one, 0, slots[t : t + 1])
     found.append(np.stack(read_back(one_by_one, 0)).tobytes())
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_rows_that_are_no_whole_lines_go_through_the_caches(monkeypatch, kv_dtype):
+    """Also of memory that begins elsewhere, as NumPy's does: the bits are the same."""
+    monkeypatch.setattr(kv_write, "STREAM_FROM", 0)
+    rng = np.random.default_rng(2)
+    shape = KvShape(1, 3, 2, 4, 128, "HND", kv_dtype)
+    k, v = random_rows(rng, shape, 12)
+    aligned = shape.allocate()
+    memory = np.zeros(aligned.data.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + 8
+    data = memory[start : start + aligned.data.nbytes].view(aligned.data.dtype).reshape(aligned.data.shape)
+    shifted = KvCache(shape, data, np.zeros_like(aligned.scales))
+    slots = rng.permutation(12)
+    for cache in (aligned, shifted):
+        write(k, v, cache, 0, slots)
+    assert aligned.data.tobytes() == shifted.data.tobytes()
+    assert aligned.scales.tobytes() == shifted.scales.tobytes()
+    assert kv_write._in_whole_lines(aligned) == (kv_dtype != "int4")
+    assert not kv_write._in_whole_lines(shifted)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
