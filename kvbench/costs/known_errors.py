@@ -11,12 +11,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KnownError:
-    """figures: "TPOT +-4 % (median)"; seen: on what; command: what prints them; note: what was chosen on these rows."""
+    """What a method was off by.
+
+    figures   "TPOT +-4 % (median)"
+    seen      on what
+    command   what prints them
+    note      what was chosen on these rows
+    devices   on which it was seen, where others may be further off
+    """
 
     figures: str
     seen: str
     command: str
     note: str = ""
+    devices: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.figures} on {self.seen}"
@@ -39,6 +47,7 @@ KNOWN_ERRORS: dict[str, KnownError] = {
         "139 deployments on H100 and H200",
         "kvbench validate DIR --set costs.silicon=false",
         "as for kernels",
+        ("h100", "h200"),
     ),
 }
 """Kind of step times (Origin.kind) -> error."""
@@ -46,6 +55,14 @@ KNOWN_ERRORS: dict[str, KnownError] = {
 NONE_KNOWN = "none known"
 
 
-def known_error(kind: str, own: str = "") -> str:
-    """What a reader is told: the error that a source brings along, that of its kind, or that none is known."""
-    return own or (str(KNOWN_ERRORS[kind]) if kind in KNOWN_ERRORS else NONE_KNOWN)
+def known_error(kind: str, device: str, own: str = "") -> str:
+    """What a reader is told: the error that a source brings along, that of its kind, or that none is known.
+
+    device   whose step times they are, by its name here
+    """
+    if own or kind not in KNOWN_ERRORS:
+        return own or NONE_KNOWN
+    known = KNOWN_ERRORS[kind]
+    if known.devices and device not in known.devices:
+        return f"not known on {device}; elsewhere the same method had {known}"
+    return str(known)

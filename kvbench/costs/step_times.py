@@ -159,7 +159,7 @@ def costs_of(
 ) -> Costs:
     """Tables and what to say of them."""
     origin = times.origin
-    error = known_error(origin.kind, origin.error)
+    error = known_error(origin.kind, origin.device.name, origin.error)
     return Costs(times.tables(settings, graphs, experts), origin.source, notes=origin.notes, error=error)
 
 

@@ -57,7 +57,9 @@ def _head(r: RunRecord) -> list[tuple[str, str]]:
         ("clock", f"{r.clock} ({r.path} path)"),
         ("cache", f"{r.cache_state}; {r.cache_kind}, blocks of {r.block_tokens} tokens"),
         ("preset", f"{r.preset} ({r.engine}); {r.batching} batching; {overlap}"),
-        ("device", f"{r.device}; step times {r.step_times}" + (f"; error: {r.step_error}" if r.step_error else "")),
+        ("device", r.device),
+        ("step times", r.step_times),
+        *([("their error", r.step_error)] if r.step_error else []),
         ("model", f"{r.model}; {r.dtype}, KV {r.kv_dtype}; {r.parallelism}"),
         ("workload", f"seed {r.seed}; fingerprint {r.fingerprint[:16]}"),
     ]

@@ -28,7 +28,7 @@ def test_a_profile_becomes_a_device(folder, table, capsys):
     assert "chunks of 256 on 1,024; 16 decodes of 4,096" in " ".join(out.split())
     assert call(["run", "chat", "--device", str(table), *FEW]) == 0
     head = " ".join(capsys.readouterr().out.split())
-    assert "step times profile of vLLM 0.19.0 on RTX 4090 (tp 1); error:" in head
+    assert "step times profile of vLLM 0.19.0 on RTX 4090 (tp 1) their error TPOT" in head
     assert call(["run", "chat", "--step-times", str(table), "--device", "rtx-4090", *FEW]) == 0
     assert "step times profile of" in " ".join(capsys.readouterr().out.split())
 
