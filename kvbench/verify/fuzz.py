@@ -51,8 +51,8 @@ MOST_REQUESTS = 40
 """Of a round; the check looks at every sequence."""
 SHORT_ROUNDS = 60
 LONG_REQUESTS = (300, 900)
-"""Of a round of a fleet or of pairs after so many short ones: making engines takes longer than running them, and those
-that live long see more restarts."""
+"""Of a round of a fleet, of pairs or with tiers after so many short ones: making engines takes longer than running
+them, and those that live long see more restarts, and more of what leaves a tier."""
 MOST_TURNS = 2_000
 """Turns of the loop for each request and then some; whoever needs more goes round in circles."""
 MOST_TRIES = 300
@@ -198,7 +198,7 @@ def _generator(seed: int, c: Combination, number: int, what: int) -> np.random.G
 def _asks(seed: int, c: Combination, number: int) -> list[Ask]:
     settings = draw_settings(_generator(seed, c, number, 0), c, number)
     rng = _generator(seed, c, number, 1)
-    is_long = c.path in (FLEET, PD) and number >= SHORT_ROUNDS
+    is_long = c.path in (FLEET, PD, TIERS) and number >= SHORT_ROUNDS
     count = int(rng.integers(*LONG_REQUESTS if is_long else (8, MOST_REQUESTS)))
     return draw_asks(rng, count, settings.cache.num_blocks * settings.block_tokens)
 
