@@ -190,15 +190,15 @@ def make_tiers(
 
 
 def _room_for_offers(host_blocks: int) -> int:
-    """Of a power of two, half to all of the host's blocks: what comes again after so many others is new."""
-    return 1 << max((host_blocks - 1).bit_length() - 1, 4)
+    """A power of two, all to twice the blocks of the host: what comes again after seven eighths as many is new."""
+    return 1 << max((host_blocks - 1).bit_length(), 4)
 
 
 @jit
 def times_offered(tiers, content):
     """Count one more offer of a content. Returns how often it was offered. A full table starts anew."""
     offers, mask = tiers.offers, tiers.offers.size - 1
-    if tiers.num_offers * 8 > offers.size * 5:
+    if tiers.num_offers * 8 > offers.size * 7:
         for i in range(offers.size):
             offers[i] = tiers.offered[i] = 0
         tiers.num_offers = 0

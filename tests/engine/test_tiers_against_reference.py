@@ -66,7 +66,7 @@ def tiered(draw: st.DrawFn) -> TierRules:
         block_bytes=20,
         block_fragments=3,
         slowdown=draw(st.sampled_from([0.0, 0.25])),
-        host_link=HostLink(draw(links(20)), draw(links(20))),
+        host_link=HostLink(draw(links(20)), draw(links(20)), draw(st.booleans()), draw(st.booleans())),
         store=store,
     )
 
@@ -89,6 +89,8 @@ def reference_rules(rules: TierRules) -> TierConfig:
         block_bytes=rules.block_bytes,
         block_fragments=rules.block_fragments,
         slowdown=rules.slowdown,
+        fair=rules.host_link.fair,
+        half_duplex=rules.host_link.half_duplex,
         down=rate(rules.host_link.down),
         up=rate(rules.host_link.up),
         store_blocks=store.blocks,

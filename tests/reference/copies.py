@@ -8,6 +8,7 @@ A copy is named by whatever names its prefix.
 """
 
 import math
+from bisect import insort
 from dataclasses import dataclass
 
 
@@ -37,6 +38,8 @@ class TierConfig:
     block_bytes: int
     block_fragments: int
     slowdown: float
+    fair: bool
+    half_duplex: bool
     down: Rate
     up: Rate
     store_blocks: int = 0
@@ -159,29 +162,69 @@ class Copies:
         self.let_go(names)
 
 
+@dataclass(eq=False)
+class Move:
+    land: object
+    end: int = 0  # ns; of a shared link: virtual time
+
+
 class Link:
+    """First in, first out. now: ns."""
+
     def __init__(self):
-        self.free_ns = 0
+        self.queue = []
 
-    def begin(self, now, work):
-        self.free_ns = max(self.free_ns, now) + work
-        return self.free_ns
+    def begin(self, move, now, work):
+        """Returns when it will have ended if nothing else comes."""
+        move.end = max(self.queue[-1].end if self.queue else now, now) + work
+        self.queue.append(move)
+        return move.end
+
+    def next_end(self):
+        return self.queue[0].end if self.queue else math.inf
+
+    def pop(self):
+        return self.queue.pop(0)
 
 
-class Timer:
+class Timer(Link):
     """No link: each takes its own time."""
 
-    def begin(self, now, work):
-        return now + work
+    def begin(self, move, now, work):
+        move.end = now + work
+        insort(self.queue, move, key=lambda m: m.end)
+        return move.end
 
 
-@dataclass
-class Move:
-    end: int
-    link: int
-    number: int
-    land: object
+class Shared(Link):
+    """Each of n has an nth of it: virtual time, in 4096ths of a ns, goes by at an nth of the speed of real time."""
 
-    @property
-    def order(self):
-        return self.end, self.link, self.number
+    UNITS = 4096
+
+    def __init__(self):
+        super().__init__()
+        self.virtual = self.since = 0
+
+    def begin(self, move, now, work):
+        if self.queue:
+            self.virtual += (now - self.since) * self.UNITS // len(self.queue)
+        self.since = now
+        move.end = self.virtual + work * self.UNITS
+        insort(self.queue, move, key=lambda m: m.end)
+        end, at = self.since, self.virtual
+        for i, other in enumerate(self.queue):
+            end += -(-max(other.end - at, 0) * (len(self.queue) - i) // self.UNITS)
+            at = other.end
+            if other is move:
+                return end
+        raise AssertionError
+
+    def next_end(self):
+        if not self.queue:
+            return math.inf
+        left = max(self.queue[0].end - self.virtual, 0) * len(self.queue)
+        return self.since - (-left // self.UNITS)
+
+    def pop(self):
+        self.since, self.virtual = self.next_end(), max(self.virtual, self.queue[0].end)
+        return self.queue.pop(0)

@@ -7,10 +7,11 @@
 A copy is named by its chain id, so equal prefixes in one namespace are equal copies.
 """
 
+import math
 from dataclasses import dataclass
 
 from . import timed
-from .copies import Copies, Link, Move, TierConfig, Timer
+from .copies import Copies, Link, Move, Shared, TierConfig, Timer
 from .cost import HOST
 from .engine import TimedEngine
 from .vllm_scheduler import NEVER_ADMITTED
@@ -59,8 +60,10 @@ class Tiered:
         self.tiers, self.fetches, self.aside = tiers, {}, {}
         self.host = Copies(tiers.host_blocks, tiers.policy, tiers.closed)
         self.store = Copies(tiers.store_blocks, tiers.store_policy, False)
-        self.links = [Link(), Link(), Timer(), Link(), Link()]
-        self.moving, self.num_moves, self.now = [], 0, 0
+        kind = Shared if tiers.fair else Link
+        down = kind()
+        self.links = [Link(), Link(), Timer(), down, down if tiers.half_duplex else kind()]
+        self.now = 0
         self.offers, self.offered, self.left = {}, [], []
         self.load_begin = self.load_end = self.copy_ns = self.write_end = 0
         self.loaded_blocks = self.num_evicted = 0
@@ -83,11 +86,15 @@ class Tiered:
 
     def land(self, now):
         """Transfers that have ended."""
-        self.now = now
-        ended = sorted((move for move in self.moving if move.end <= now), key=lambda move: move.order)
-        self.moving = [move for move in self.moving if move.end > now]
+        self.now, ended = now, []
+        while self.next_end() <= now:
+            ended.append(min(self.links, key=lambda link: link.next_end()).pop())
         for move in ended:
             move.land()
+
+    def next_end(self):
+        """When the next transfer of all ends. Ties go to the link that was made first."""
+        return min(link.next_end() for link in self.links)
 
     def write(self):
         """What was offered in the step that is over."""
@@ -114,10 +121,7 @@ class Tiered:
     # -- moves
 
     def _move(self, link, work, land):
-        end = self.links[link].begin(self.now, work)
-        self.num_moves += 1
-        self.moving.append(Move(end, link, self.num_moves, land))
-        return end
+        return self.links[link].begin(Move(land), self.now, work)
 
     def _fetch_of(self, request):
         return self.fetches[self.number_of(request)]
@@ -195,8 +199,8 @@ class Tiered:
         host.let_go(path)
 
     def _times_offered(self, name):
-        size = 1 << max((self.tiers.host_blocks - 1).bit_length() - 1, 4)
-        if len(self.offers) * 8 > size * 5:
+        size = 1 << max((self.tiers.host_blocks - 1).bit_length(), 4)
+        if len(self.offers) * 8 > size * 7:
             self.offers = {}
         self.offers[name] = self.offers.get(name, 0) + 1
         return self.offers[name]
@@ -560,13 +564,11 @@ class TieredEngine(TimedEngine):
         super()._deliver()
 
     def _next_ns(self):
-        ends = [move.end for move in self.scheduler.moving]
-        return min([*ends, *(time for time, *_ in self._events[:1])], default=None)
+        return min([self.scheduler.next_end(), *(time for time, *_ in self._events[:1])])
 
     def _unstick(self):
-        later = self._next_ns()
-        if later is not None and (self.scheduler.num_running or self.scheduler.moving):
-            self.now = max(self.now, later)
+        if self.scheduler.next_end() < math.inf or (self.scheduler.num_running and self._events):
+            self.now = max(self.now, self._next_ns())
         else:
             super()._unstick()
 
