@@ -25,7 +25,7 @@ from .test_tiers import revisits, with_memory
 from .workloads import request_table
 
 LONG = "KVBENCH_LONG" in os.environ
-POLICIES = ("lru", "lru", "lfu", "fifo", "mru", "filo")
+POLICIES = ("lru", "lru", "lfu", "fifo", "mru", "filo", "arc")
 
 
 @st.composite

@@ -79,6 +79,10 @@ ORDER = {
 }
 
 
+def pool_of(capacity, policy, closed):
+    return ArcCopies(capacity, closed) if policy == "arc" else Copies(capacity, policy, closed)
+
+
 class Copies:
     """Under lru, a copy whose turn has come while it was held or a parent is the next to leave when it can."""
 
@@ -160,6 +164,71 @@ class Copies:
         for name in names:
             self.of[name].is_there = True
         self.let_go(names)
+
+
+class ArcCopies(Copies):
+    """Seen once (t1), seen again (t2), names of what left them (b1, b2), oldest first. Who is held keeps its place."""
+
+    def __init__(self, capacity, closed):
+        super().__init__(capacity, "lru", closed)
+        self.t1, self.t2, self.b1, self.b2, self.target = [], [], [], [], 0.0
+
+    def touch(self, names):
+        for name in reversed(names):
+            if name not in self.of:
+                self._learn(name)
+            elif self.of[name].is_there or name in self.t2:
+                self._move(name, self.t2)
+            else:
+                self._move(name, self.t1)
+
+    def count(self, names):
+        pass
+
+    def stamp(self, names):
+        pass
+
+    def _move(self, name, to):
+        for names in (self.t1, self.t2):
+            if name in names:
+                names.remove(name)
+        to.append(name)
+
+    def _learn(self, name):
+        once, again = len(self.b1), len(self.b2)
+        if name in self.b1:
+            self.target = min(float(self.capacity), self.target + max(1.0, again / once))
+            self.b1.append(self.b1.pop(self.b1.index(name)))
+        elif name in self.b2:
+            self.target = max(0.0, self.target - max(1.0, once / again))
+            self.b2.append(self.b2.pop(self.b2.index(name)))
+
+    def reserve(self, name, parent=None):
+        if not super().reserve(name, parent):
+            return False
+        self.b1, self.b2 = ([n for n in ghosts if n != name] for ghosts in (self.b1, self.b2))
+        self.t1.append(name)
+        return True
+
+    def _evict(self):
+        lists = [(self.t1, self.b1), (self.t2, self.b2)]
+        for names, ghosts in lists if len(self.t1) >= int(self.target) else reversed(lists):
+            for name in names:
+                copy = self.of[name]
+                if copy.holds or copy.children:
+                    continue
+                names.remove(name)
+                ghosts.append(name)
+                del ghosts[: -self.capacity]
+                if copy.parent:
+                    copy.parent.children -= 1
+                del self.of[name]
+                self.evicted += 1
+                return True
+        return False
+
+    def _may_leave(self, copy):
+        pass
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from . import timed
-from .copies import Copies, Link, Move, Shared, TierConfig, Timer
+from .copies import Link, Move, Shared, TierConfig, Timer, pool_of
 from .cost import HOST
 from .engine import TimedEngine
 from .vllm_scheduler import NEVER_ADMITTED
@@ -58,8 +58,8 @@ class Tiered:
 
     def open_tiers(self, tiers: TierConfig):
         self.tiers, self.fetches, self.aside = tiers, {}, {}
-        self.host = Copies(tiers.host_blocks, tiers.policy, tiers.closed)
-        self.store = Copies(tiers.store_blocks, tiers.store_policy, False)
+        self.host = pool_of(tiers.host_blocks, tiers.policy, tiers.closed)
+        self.store = pool_of(tiers.store_blocks, tiers.store_policy, False)
         kind = Shared if tiers.fair else Link
         down = kind()
         self.links = [Link(), Link(), Timer(), down, down if tiers.half_duplex else kind()]
@@ -166,6 +166,8 @@ class Tiered:
         if stop > start:
             chain = self.names_of(request, stop)
             path = chain[max(start - 1, 0) :]
+            if t.policy == "arc":
+                host.touch(chain[start:])
             kept = [name for name in path if not host.is_wanted(name)]
             host.count([name for name in chain[start:] if name in kept])
             host.hold(kept)
