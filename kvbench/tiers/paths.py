@@ -31,9 +31,13 @@ def hold_path(tier, names, start, stop, path):
     """
     bucket, after, contents, state, holds = tier.bucket, tier.after, tier.content, tier.state, tier.holds
     nodes, ranked, following, found = tier.order.nodes, not tier.listed, tier.following, NO_SLOT
+    missing, closed = False, tier.closed
     for i in range(start, stop):
+        if missing:
+            path[i] = NO_SLOT
+            continue
         found = find_next(bucket, after, contents, following, found, names[i])
-        slot = found
+        slot, missing = found, closed and found == NO_SLOT  # nothing stays behind what has left
         if slot != NO_SLOT and state[slot] == COPYING and holds[slot] == 0:
             slot = -slot
         elif slot != NO_SLOT:

@@ -113,11 +113,16 @@ def reference_rules(rules: TierRules) -> TierConfig:
 )
 @given(
     revisits(), tiered(), st.sampled_from([1, 4, 16]), st.sampled_from([1, 3, 8]), st.sampled_from([16, 64, 256]),
-    st.booleans(),
+    st.booleans(), st.booleans(),
 )  # fmt: skip
-def test_every_step_is_the_reference_s(visits, rules: TierRules, block_tokens, seats, budget, check) -> None:
+def test_every_step_is_the_reference_s(visits, rules: TierRules, block_tokens, seats, budget, check, reserves) -> None:
     asks, tokens = visits
-    scheduler = SchedulerRules(max_num_seqs=seats, max_num_batched_tokens=budget, self_preemption_ends_step=False)
+    scheduler = SchedulerRules(
+        max_num_seqs=seats,
+        max_num_batched_tokens=budget,
+        self_preemption_ends_step=False,
+        reserve_full_isl=reserves,
+    )
     system = EngineSettings(scheduler, CacheRules("hash", free_order="unhashed-first"), block_tokens, 1000, fast=False)
     system = replace(with_memory(system, tokens), check=check, record_steps=True, tiers=rules)
     simulation = Simulation(request_table(asks), system, small_tables())

@@ -264,7 +264,7 @@ class Tiered:
         self._begin_load(request, found, chain[start:stop])
         self.host.touch(chain[:stop])
         if t.layerwise:
-            return request.num_tokens - stop * bt, taken
+            return request.num_tokens - stop * bt, max(taken, whole)
         self._set_aside(request)
         return 0, whole
 
