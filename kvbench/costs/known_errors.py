@@ -35,7 +35,7 @@ KNOWN_ERRORS: dict[str, KnownError] = {
         "TPOT +-4.4 %, TTFT +-15 % (medians, client assumed)",
         "139 deployments",
         "kvbench validate DIR",
-        "host times of vLLM 0.12 and SGLang 0.5.6 and its output stage were chosen on these rows; the client is assumed",
+        "host times of vLLM 0.12 and SGLang 0.5.6, its output stage: chosen on these rows; the client is assumed",
     ),
     "profile": KnownError(
         "TPOT -0.3 %, TTFT +1.6 % (means)",
