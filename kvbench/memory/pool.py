@@ -36,7 +36,7 @@ RECORD = np.dtype(
 )
 _CACHE_LINE = 64
 
-_WORDS_A_BLOCK = 4
+_WORDS_A_BLOCK = 24
 """So many words of 64 blocks may be looked through for each block of a group that is sorted."""
 _MODULUS = np.uint64(67)
 """No two powers of two below 2^64 leave the same rest."""

@@ -399,7 +399,10 @@ def _append(tree, parent, keys, row, start, stop):
 def compact(tree):
     """Move every live run together, in order of place, so that none is written over before it has moved."""
     nodes, arena, blocks = tree.nodes, tree.keys, tree.blocks
-    place, owner = np.empty(tree.high_node, np.int64), np.empty(tree.high_node, np.int64)
+    count = 0
+    for node in range(1, tree.high_node + 1):
+        count += np.int64(nodes[node, LENGTH] > 0)
+    place, owner = np.empty(count, np.int64), np.empty(count, np.int64)
     count = 0
     for node in range(1, tree.high_node + 1):
         if nodes[node, LENGTH] > 0:
