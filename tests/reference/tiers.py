@@ -63,7 +63,7 @@ class Tiered:
         kind = Shared if tiers.fair else Link
         down = kind()
         self.links = [Link(), Link(), Timer(), down, down if tiers.half_duplex else kind()]
-        self.now = 0
+        self.ended, self.now = [], 0
         self.offers, self.offered, self.left = {}, [], []
         self.load_begin = self.load_end = self.copy_ns = self.write_end = 0
         self.loaded_blocks = self.num_evicted = 0
@@ -86,11 +86,15 @@ class Tiered:
 
     def land(self, now):
         """Transfers that have ended."""
-        self.now, ended = now, []
-        while self.next_end() <= now:
-            ended.append(min(self.links, key=lambda link: link.next_end()).pop())
+        self.now = now
+        self._note_ends()
+        ended, self.ended = self.ended, []
         for move in ended:
             move.land()
+
+    def _note_ends(self):
+        while self.next_end() <= self.now:
+            self.ended.append(min(self.links, key=lambda link: link.next_end()).pop())
 
     def next_end(self):
         """When the next transfer of all ends. Ties go to the link that was made first."""
@@ -121,6 +125,7 @@ class Tiered:
     # -- moves
 
     def _move(self, link, work, land):
+        self._note_ends()  # who has ended shares no link any more, though nobody has heard of it
         return self.links[link].begin(Move(land), self.now, work)
 
     def _fetch_of(self, request):
@@ -569,7 +574,7 @@ class TieredEngine(TimedEngine):
         return min([self.scheduler.next_end(), *(time for time, *_ in self._events[:1])])
 
     def _unstick(self):
-        if self.scheduler.next_end() < math.inf or (self.scheduler.num_running and self._events):
+        if self.scheduler.ended or self.scheduler.next_end() < math.inf or (self.scheduler.num_running and self._events):
             self.now = max(self.now, self._next_ns())
         else:
             super()._unstick()
