@@ -574,7 +574,11 @@ class TieredEngine(TimedEngine):
         return min([self.scheduler.next_end(), *(time for time, *_ in self._events[:1])])
 
     def _unstick(self):
-        if self.scheduler.ended or self.scheduler.next_end() < math.inf or (self.scheduler.num_running and self._events):
+        if (
+            self.scheduler.ended
+            or self.scheduler.next_end() < math.inf
+            or (self.scheduler.num_running and self._events)
+        ):
             self.now = max(self.now, self._next_ns())
         else:
             super()._unstick()
