@@ -153,11 +153,8 @@ def ring_give(pool, row, start, stop):
     ascending = True
     for i in range(start + 1, stop):
         ascending &= row[i] > row[i - 1]
-    wrap = min(stop, start + ring.size - at)
-    for i in range(start, wrap):
-        ring[at + i - start] = row[i]
-    for i in range(wrap, stop):
-        ring[i - wrap] = row[i]
+    for i in range(n):  # a recording gives more to a pool of nobody's than its ring holds
+        ring[(at + i) & mask] = row[start + i]
     if pool.free_order == SORTED_FRONT and not ascending:
         _sort_front(ring, at, n)
     pool.num_free += n
