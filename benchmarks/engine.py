@@ -185,14 +185,15 @@ def tier_rows(requests: Requests, rounds: int) -> list[list[object]]:
     )
     rows: list[list[object]] = []
     for name, settings, load in (("radix", RADIX, "layerwise"), ("block hash", HASH, "whole")):
-        alone = 0.0
-        for tiers in (TierRules(), dataclasses.replace(rules, load=load, closed=load == "layerwise")):
-            own = dataclasses.replace(settings, tiers=tiers)
-            seconds, _ = median_seconds(lambda s=own: simulate(requests, s, 50_000), rounds)  # type: ignore[misc]
-            alone = alone or seconds
-            kept = tiers.host_blocks + (tiers.store.blocks if tiers.on else 0)
-            rate = f"{len(requests) / seconds:,.0f}"
-            rows.append([f"trace, {name}", f"{kept:,}", f"{seconds:.3f}", rate, f"{alone / seconds:.2f}"])
+        for path, fast in (("", True), (", step path", False)):
+            alone = 0.0
+            for tiers in (TierRules(), dataclasses.replace(rules, load=load, closed=load == "layerwise")):
+                own = dataclasses.replace(settings, tiers=tiers, fast=fast)
+                seconds, _ = median_seconds(lambda s=own: simulate(requests, s, 50_000), rounds)  # type: ignore[misc]
+                alone = alone or seconds
+                kept = tiers.host_blocks + (tiers.store.blocks if tiers.on else 0)
+                rate = f"{len(requests) / seconds:,.0f}"
+                rows.append([f"trace, {name}{path}", f"{kept:,}", f"{seconds:.3f}", rate, f"{alone / seconds:.2f}"])
     return rows
 
 
@@ -200,7 +201,16 @@ def tier_bytes(policy: str) -> float:
     """Bytes of this process for each block of a host of a million, prefixes closed."""
     pool = make_host(1_000_000, policy, True, 100)
     found = 0
-    for part in (pool, pool.order, pool.order.heap, pool.order.small, pool.order.ghosts, pool.arc, pool.arc.b1):
+    for part in (
+        pool,
+        pool.order,
+        pool.order.heap,
+        pool.order.small,
+        pool.order.ghosts,
+        pool.arc,
+        pool.arc.b1,
+        pool.arc.b2,
+    ):
         found += sum(value.nbytes for value in part.read().values() if isinstance(value, np.ndarray))
     return found / 1e6
 
@@ -248,7 +258,8 @@ def main() -> None:
     if options.trace is not None:
         header = ["tiers", "blocks below the device", "seconds", "requests/s", "x without"]
         print(tabulate(tier_rows(requests, rounds), header, disable_numparse=True, colalign=("left", *("right",) * 4)))
-        print(f"\n{tier_bytes():.0f} bytes for a block of a tier\n")
+        held = ", ".join(f"{policy} {tier_bytes(policy):.0f}" for policy in ("lru", "arc", "lfu", "s3fifo"))
+        print(f"\nbytes for a block of a tier: {held}\n")
     header = ["a fleet", "seconds", "us a request", "x 4 engines"]
     pairs = pair_rows(options.pairs, rounds)
     print(tabulate(pairs, header, disable_numparse=True, colalign=("left", *("right",) * 3)) + "\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ..core.config import Config
 from ..core.errors import UsageError
 from ..core.requests import Requests
+from ..costs.tables import CostTables
 from ..offline.fleet import replay_fleet
 from ..offline.replay import replay_cache
 from ..offline.shared import Offline
@@ -16,6 +18,9 @@ from .fleet_engines import fleet_of
 from .pairs import is_paired
 from .step_times import step_costs
 from .system import System, build_system
+
+_PRICELESS = ("blocks", "eviction", "state")
+"""Keys of [cache] that no step time depends on."""
 
 
 def replay(configured: Configured) -> dict[str, Any]:
@@ -33,12 +38,21 @@ def replay(configured: Configured) -> dict[str, Any]:
     return replay_system(offline_view(requests, system.config), system)
 
 
-def replay_system(offline: Offline, system: System) -> dict[str, Any]:
-    """The same of a workload that is there already: through one cache, or those of a fleet."""
+def replay_system(offline: Offline, system: System, known: dict[str, CostTables] | None = None) -> dict[str, Any]:
+    """The same of a workload that is there already: through one cache, or those of a fleet.
+
+    known   cost tables of systems that differ in their cache alone; they are found and added here
+    """
     fleet = fleet_of(system, offline.given)
     if fleet is not None:
         return replay_fleet(offline, fleet)
-    return replay_cache(offline, system.settings, step_costs(system).tables)
+    known = {} if known is None else known
+    tree = system.config.tree()
+    cache = {key: value for key, value in tree.get("cache", {}).items() if key not in _PRICELESS}
+    name = json.dumps(tree | {"cache": cache}, sort_keys=True, default=str)
+    if name not in known:
+        known[name] = step_costs(system).tables
+    return replay_cache(offline, system.settings, known[name])
 
 
 def offline_view(requests: Requests, config: Config) -> Offline:

@@ -27,7 +27,10 @@ SERVER = ("preset", "model", "device", "tp", "dtype")
 @click.option("--tp", metavar="N", help="Tensor parallelism.")
 @click.option("--dtype", metavar="TYPE", help="Of the weights.")
 @click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, shell_complete=keys_completed, help="Any key.")
-@click.option("--holdout", metavar="SHARE", type=click.FloatRange(0, 0.9), default=0.0, help="Last share, not fitted.")
+@click.option(
+    "--holdout", metavar="SHARE", type=click.FloatRange(0, 0.9), default=0.0, help="Share of them, not fitted."
+)
+@click.option("--scattered", is_flag=True, help="Of --holdout: every few of all requests. [the last ones]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 @click.option("-q", "--quiet", is_flag=True, help="No word on stderr.")
 def calibrate_command(
@@ -35,6 +38,7 @@ def calibrate_command(
     output: str | None,
     sets: tuple[str, ...],
     holdout: float,
+    scattered: bool,
     as_json: bool,
     quiet: bool,
     **server: str | None,
@@ -49,6 +53,8 @@ def calibrate_command(
     from ..report.files import check_file, write_whole
     from ..report.run_json import to_text
 
+    if scattered and not holdout:
+        raise UsageError("--scattered says which requests --holdout leaves out: give --holdout 0.5 with it")
     if not results:
         raise UsageError("nothing to fit to: give a result of vllm bench serve, sglang.bench_serving, AIPerf, LiteLLM")
     if output is not None:
@@ -58,7 +64,7 @@ def calibrate_command(
     from ..fidelity.results import read_served
 
     served = [run for path in results for run in read_served(Path(path))]
-    found = calibrate(_system(results, server, sets), served, holdout)
+    found = calibrate(_system(results, server, sets), served, holdout, scattered)
     if output is not None:
         write_whole(Path(output), [device_file(found)])
         if not quiet:

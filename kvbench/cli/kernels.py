@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--memory", metavar="MB", type=click.IntRange(8), help="Of KV; 4 times the last cache by default.")
 @click.option("--check", is_flag=True, help="Compile every variant and compare it with float64 instead.")
 @click.option(
-    "--experiment", metavar="NAME", help="One of block-size, paged-contiguous, layout, kv-type, streams instead."
+    "--experiment", metavar="NAME", help="One of block-size, paged-contiguous, layout, kv-type, streams, bounds."
 )
 @click.option("--plot", metavar="FILE", help="Draw the experiment: .svg or .png.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")

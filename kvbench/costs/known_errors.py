@@ -32,10 +32,10 @@ class KnownError:
 
 KNOWN_ERRORS: dict[str, KnownError] = {
     "kernels": KnownError(
-        "TPOT +-4.2 %, TTFT +-17 % (medians, client assumed)",
+        "TPOT +-4.4 %, TTFT +-15 % (medians, client assumed)",
         "139 deployments",
         "kvbench validate DIR",
-        "the host time of vLLM 0.12 was chosen on these rows; sizes of the servers and the client are assumed",
+        "host times of vLLM 0.12 and SGLang 0.5.6, its output stage: chosen on these rows; the client is assumed",
     ),
     "profile": KnownError(
         "TPOT -0.3 %, TTFT +1.6 % (means)",
@@ -43,7 +43,7 @@ KNOWN_ERRORS: dict[str, KnownError] = {
         "kvbench validate DIR",
     ),
     "roofline": KnownError(
-        "TPOT +-4.0 %, TTFT +-19 % (medians, client assumed)",
+        "TPOT +-3.9 %, TTFT +-15 % (medians, client assumed)",
         "139 deployments on H100 and H200",
         "kvbench validate DIR --set costs.silicon=false",
         "as for kernels",

@@ -177,14 +177,20 @@ def _check_list(e: Engine, holders: list[int]) -> None:
     for b in np.flatnonzero(references != refs).tolist():
         _same(f"references of block {b}", int(refs[b]), int(references[b]))
     _same("cached blocks", e.pool.cached, int(np.count_nonzero(contents[free])))
-    hashed = np.unique(contents[contents != 0])
+    hashed = _distinct(contents)
     _same("distinct contents", e.hashes.distinct, hashed.size)
     entries = e.hashes.table[e.hashes.table > GONE]
     named = contents[entries & 0xFFFFFFFF]
-    named = named[(named != 0) & ((named >> 32 & 0x7FFFFFFF | 1) == entries >> 32)]  # the others are stale
-    if not np.array_equal(np.unique(named), hashed):
+    named = named[(named >> 32 & 0x7FFFFFFF | 1) == entries >> 32]  # the others are stale
+    if not np.array_equal(_distinct(named), hashed):
         raise KvbenchError("integrity: the hash map and the block records disagree")
     check_hash_order(e.pool, e.hashes)
+
+
+def _distinct(contents: Any) -> I64:
+    """In order, without 0. (np.unique takes ten times as long.)"""
+    ordered = np.sort(contents[contents != 0])
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))[: ordered.size]]
 
 
 def _free_queue(after: Any) -> I64:

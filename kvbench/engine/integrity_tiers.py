@@ -123,6 +123,8 @@ def _check_lists(where: str, pool: HostTier, there: Bools, idle: Bools) -> None:
         _none(where, own & ~_ends(to_head.astype(np.int32), head)[:n], f"is not in the list of t{which}")
         if int(own.sum()) != arc.size[which]:
             raise KvbenchError(f"integrity: t{which} of {where} counts {arc.size[which]} copies wrongly")
+    if not arc.is_on:
+        return
     names = np.concatenate((arc.b1.name, arc.b2.name))
     names = names[names != 0]
     if np.unique(names).size != names.size or np.isin(names, pool.content[there]).any():

@@ -58,9 +58,11 @@ _WORTH = 5.0
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0) -> Calibrated:
-    """Fit the coefficients. holdout: the last share of each file's requests is replayed and not fitted.
+def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0, scattered: bool = False) -> Calibrated:
+    """Fit the coefficients.
 
+    holdout    this share of each file's requests is replayed and not fitted: the last ones
+    scattered  every few of them instead, over the whole file
     raises  UsageError: too few requests, or one that this engine could not run
     """
     started = time.perf_counter()
@@ -69,7 +71,7 @@ def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0) -
         raise UsageError(f"{total} requests do not determine step times; give at least {FEWEST} to fit on")
     coefficients = _coefficients(system)
     model = _Model(system, results)
-    fitted = [np.arange(len(served)) < round(len(served) * (1.0 - holdout)) for served in results]
+    fitted = [_fitted(len(served), holdout, scattered) for served in results]
 
     def residuals(values: F64) -> list[F64]:
         """Of the coefficients, and of an output stage where there is one more value."""
@@ -107,6 +109,14 @@ def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0) -
         seconds=time.perf_counter() - started,
         notes=_notes(results, found is plain and not system.costs.output_us_per_token, busiest),
     )
+
+
+def _fitted(requests: int, holdout: float, scattered: bool) -> NDArray[np.bool_]:
+    """(requests,) in order of arrival: not held out."""
+    at = np.arange(requests)
+    if not scattered:
+        return np.asarray(at < round(requests * (1.0 - holdout)))
+    return np.asarray(np.floor((at + 1) * holdout) == np.floor(at * holdout))
 
 
 # ---------------------------------------------------------------- the model

@@ -25,6 +25,10 @@ STATIC_ESTIMATES = {
 CHOSEN: dict[str, Callable[[Case], bool]] = {
     "chosen on scored rows: 1,700 us + 45 us a sequence, the host of vLLM 0.12; TP 2 alone chooses 1,200 + 65, and "
     "with that the median error of TPOT at TP 4 and 8 was 3.2 %": lambda case: case.engine == "vllm 0.12.0",
+    "chosen on scored rows: 45 us a sequence (as vLLM's) for the host of SGLang 0.5.6, 50 us a token for its output, "
+    "its own token budget; TP 2 alone chooses 40 us; with that the median error of TPOT at TP 4, 8 was 7.6, 7.1 %": (
+        lambda case: case.engine.startswith("sglang 0.5.6")
+    ),
     "not recorded, but assumed as the tool that published the table does it: the client, and the sizes that the "
     "servers were started with; about 20 other clients had been tried on these rows": lambda case: (
         case.client == USUAL_CLIENT

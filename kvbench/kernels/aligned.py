@@ -13,9 +13,9 @@ import numpy as np
 from .stream import LINE
 
 
-def aligned_zeros(shape: Any, dtype: Any) -> Any:
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> Any:
     """np.zeros(shape, dtype), C-contiguous; pages that are never written cost nothing."""
-    size = prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize
+    size = prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + LINE, np.uint8)
-    start = -memory.ctypes.data % LINE
+    start = -memory.__array_interface__["data"][0] % LINE  # a tenth of the time of memory.ctypes.data
     return memory[start : start + size].view(dtype).reshape(shape)

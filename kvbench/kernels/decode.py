@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UsageError
-from .aligned import aligned_zeros
 from .layout import KvCache
 from .split_attention import (
     SPLIT_TOKENS,
@@ -15,6 +14,7 @@ from .split_attention import (
     attend,
     combine,
     in_lanes,
+    part_floats,
     plan,
     scratch_floats,
     scratch_integers,
@@ -62,11 +62,11 @@ def attend_rows(
         )
     heads = shape.num_kv_heads * padded_group(geometry.group)
     number = int(items[count - 1, 5] + items[count - 1, 1]) if count else 0
-    parts = aligned_zeros((number, heads * shape.head_dim), np.float32)
+    parts = np.empty(part_floats(geometry, number), np.float32)
     stats = np.empty((number, 2, in_lanes(heads)), np.float32)
 
     def share(_: int, first: int, last: int) -> None:
-        floats = aligned_zeros(scratch_floats(geometry), np.float32)
+        floats = np.zeros(scratch_floats(geometry), np.float32)
         integers = np.zeros(scratch_integers(geometry), np.int64)
         attend(
             q, cache.data, cache.scales, tables, lengths, items, first, last, geometry, window, floats, integers, parts,

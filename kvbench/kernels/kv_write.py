@@ -26,6 +26,7 @@ SHARE_FROM = 1 << 20
 """Bytes of keys below which handing a part to another thread takes longer than doing it."""
 STREAM_FROM = 8 << 20
 """Bytes of keys and values from which a call goes past the caches: attention reads what is smaller from them."""
+_NOTHING = np.empty(0, np.float32)
 
 
 def write(k: Any, v: Any, cache: KvCache, layer: int, slots: Any, threads: int = 1) -> None:
@@ -41,10 +42,10 @@ def write(k: Any, v: Any, cache: KvCache, layer: int, slots: Any, threads: int =
     data, scales = cache.data[layer].reshape(-1), cache.scales[layer].reshape(-1)
     size, strides = cache.shape.block_tokens, cache.shape.strides
     past_caches = 2 * k.nbytes >= STREAM_FROM and _in_whole_lines(cache)
-    words = data.view(np.float32) if past_caches else np.empty(0, np.float32)
+    words = data.view(np.float32) if past_caches else _NOTHING
 
     def run(tokens: tuple[int, int], of_heads: tuple[int, int]) -> None:
-        made = aligned_zeros(2 * heads * dim, np.float32)
+        made = aligned_zeros((2 * heads * dim,), np.float32) if past_caches else _NOTHING
         _write(
             k, v, data, words, made.view(data.dtype), made, scales, slots, size, strides, heads, dim, tokens, of_heads,
             past_caches,

@@ -23,6 +23,8 @@ TILE_TOKENS = 16
 SPLIT_TOKENS = 1024
 ROWS_AT_ONCE = 8
 """Rows of an item: their queries and outputs stay in L2 beside a tile."""
+_LINE = 16
+"""Elements of a cache line: scratch is used from the first one on that begins in it."""
 LOWEST = np.float32(-1e30)
 LOG2_E = 1.4426950408889634
 
@@ -112,6 +114,12 @@ def _fill_rows(rows, lines, scale_rows, table, begin, end, geometry):
         rows[i], scale_rows[i] = rows[count - 1], scale_rows[count - 1]
     for i in range(count * heads, TILE_TOKENS * heads):
         lines[i] = lines[count * heads - 1]
+
+
+@inline
+def _from_line(array):
+    """A pointer to the first element that begins a cache line: a vector that crosses one is two accesses."""
+    return at(pointer(array), -np.int64(array.ctypes.data) // 4 % _LINE)
 
 
 @inline
@@ -227,10 +235,12 @@ def attend(q, data, scale_array, tables, lengths, items, first, last, geometry, 
 
     floats     scratch of `scratch_floats`, zeroed, so that no padding holds what is not a number
     integers   scratch of `scratch_integers`, zeroed
-    parts      (parts, kv_heads * padded group * head_dim) float32, written
+    parts      scratch of `part_floats`, written: from the first whole cache line on (parts, kv_heads * padded group *
+               head_dim)
     stats      (parts, 2, kv_heads * padded group) float32: peak and mass, written
     """
-    kv, scales, queries = pointer(data), pointer(scale_array), pointer(floats)
+    kv, scales = pointer(data), pointer(scale_array)
+    queries, all_parts = _from_line(floats), _from_line(parts)
     padded = _padded_group(geometry.group)
     heads = geometry.kv_heads * padded
     size = heads * geometry.head_dim
@@ -246,7 +256,7 @@ def attend(q, data, scale_array, tables, lengths, items, first, last, geometry, 
     for item in range(first, last):
         row, count, part = items[item, 0], items[item, 1], items[item, 5]
         table, begin, end = pointer(tables[items[item, 2]]), items[item, 3], items[item, 4]
-        outs = at(pointer(parts), part * size)
+        outs = at(all_parts, part * size)
         for i in range(count):
             query = at(queries, i * size)
             _scale_queries(pointer(q[row + i]), query, geometry.group, padded, geometry.kv_heads, geometry.head_dim)
@@ -296,9 +306,13 @@ def attend(q, data, scale_array, tables, lengths, items, first, last, geometry, 
 def scratch_floats(geometry: Geometry) -> int:
     """Elements of the scratch that `attend` needs."""
     heads = geometry.kv_heads * padded_group(geometry.group)
-    return int(
-        ROWS_AT_ONCE * (heads * geometry.head_dim + in_lanes(heads) * (TILE_TOKENS + 1)) + in_lanes(heads) * TILE_TOKENS
-    )
+    of_row = heads * geometry.head_dim + in_lanes(heads) * (TILE_TOKENS + 1)
+    return int(ROWS_AT_ONCE * of_row + in_lanes(heads) * TILE_TOKENS + _LINE)
+
+
+def part_floats(geometry: Geometry, parts: int) -> int:
+    """Elements of the scratch for so many outputs of a row and a split."""
+    return parts * geometry.kv_heads * padded_group(geometry.group) * geometry.head_dim + _LINE
 
 
 def scratch_integers(geometry: Geometry) -> int:
@@ -308,7 +322,7 @@ def scratch_integers(geometry: Geometry) -> int:
 @entry
 def combine(parts, stats, items, count, geometry, out):
     """Splits of a row put together in their order, and divided by the sum of weights; rows without items are zero."""
-    padded = _padded_group(geometry.group)
+    padded, all_parts = _padded_group(geometry.group), _from_line(parts)
     start, stop = 0, 0
     for row in range(len(out)):
         if stop < count and items[stop, 0] == row:
@@ -318,11 +332,13 @@ def combine(parts, stats, items, count, geometry, out):
         end = stop if stop > start and row < items[start, 0] + items[start, 1] else start
         for head in range(geometry.kv_heads * geometry.group):
             place = head // geometry.group * padded + head % geometry.group
-            _combine_head(parts, stats, items, start, end, row, place, pointer(out[row, head]), geometry.head_dim)
+            _combine_head(all_parts, stats, items, start, end, row, place, pointer(out[row, head]), geometry)
 
 
 @jit
-def _combine_head(parts, stats, items, start, stop, row, place, out, head_dim):
+def _combine_head(parts, stats, items, start, stop, row, place, out, geometry):
+    head_dim = geometry.head_dim
+    size = geometry.kv_heads * _padded_group(geometry.group) * head_dim
     peak, mass = LOWEST, np.float32(0)
     for item in range(start, stop):
         peak = max(peak, stats[items[item, 5] + row - items[item, 0], 0, place])
@@ -333,7 +349,7 @@ def _combine_head(parts, stats, items, start, stop, row, place, out, head_dim):
         if stats[number, 1, place] > 0:
             share = power_of_two(stats[number, 0, place] - peak)
             mass += stats[number, 1, place] * share
-            part, factor = at(pointer(parts[number]), place * head_dim), splat(share)
+            part, factor = at(parts, number * size + place * head_dim), splat(share)
             for d in range(0, head_dim, LANES):
                 store(out, d, fma(load(part, d), factor, load(out, d)))
     if mass > 0:

@@ -36,6 +36,12 @@ RECORD = np.dtype(
 )
 _CACHE_LINE = 64
 
+_WORDS_A_BLOCK = 24
+"""So many words of 64 blocks may be looked through for each block of a group that is sorted."""
+_MODULUS = np.uint64(67)
+"""No two powers of two below 2^64 leave the same rest."""
+_BIT = np.array([next((b for b in range(64) if (1 << b) % 67 == rest), 0) for rest in range(67)])
+
 FURTHER = 12
 """How many places of the list ahead a record is asked for; see kernels.prefetch."""
 
@@ -118,13 +124,13 @@ def _power_of_two(n: int) -> int:
 @jit
 def ring_take(pool, row, start, stop):
     """Take stop - start blocks from the head into row[start:stop]; the caller has checked num_free."""
-    ring = pool.ring
-    mask = ring.size - 1
-    head = pool.ring_head
-    for i in range(start, stop):
-        row[i] = ring[head & mask]
-        head += 1
-    pool.ring_head = head & mask
+    ring, head = pool.ring, pool.ring_head
+    wrap = min(stop, start + ring.size - head)
+    for i in range(start, wrap):
+        row[i] = ring[head + i - start]
+    for i in range(wrap, stop):
+        row[i] = ring[i - wrap]
+    pool.ring_head = (head + stop - start) & (ring.size - 1)
     pool.num_free -= stop - start
 
 
@@ -140,31 +146,56 @@ def ring_give(pool, row, start, stop):
     ring = pool.ring
     mask = ring.size - 1
     if pool.free_order == APPEND:
-        tail = pool.ring_head + pool.num_free
-        for i in range(n):
-            ring[(tail + i) & mask] = row[start + i]
+        at = (pool.ring_head + pool.num_free) & mask
     else:
-        head = (pool.ring_head - n) & mask
-        pool.ring_head = head
-        ascending = True
-        for i in range(n):
-            ring[(head + i) & mask] = row[start + i]
-            ascending = ascending and (i == 0 or row[start + i] > row[start + i - 1])
-        if not ascending:
-            _sort_front(ring, head, n)
+        at = (pool.ring_head - n) & mask
+        pool.ring_head = at
+    ascending = True
+    for i in range(start + 1, stop):
+        ascending &= row[i] > row[i - 1]
+    for i in range(n):  # a recording gives more to a pool of nobody's than its ring holds
+        ring[(at + i) & mask] = row[start + i]
+    if pool.free_order == SORTED_FRONT and not ascending:
+        _sort_front(ring, at, n)
     pool.num_free += n
 
 
 @jit
 def _sort_front(ring, head, n):
-    """Sort ring[head : head + n]. A table is a few ascending runs, so this is nearly linear."""
+    """Sort ring[head : head + n], blocks of which no two are the same."""
     mask = ring.size - 1
+    lowest = highest = np.int64(ring[head])
+    for i in range(1, n):
+        block = np.int64(ring[(head + i) & mask])
+        lowest, highest = min(lowest, block), max(highest, block)
+    first, last = lowest >> 6, highest >> 6
+    if last - first < _WORDS_A_BLOCK * n:
+        _sort_by_bits(ring, head, n, first, last)
+        return
     block, along = np.empty(n, np.int64), np.empty(n, np.int64)
     for i in range(n):
         block[i] = ring[(head + i) & mask]
     sort_by_key(block, along, n)
     for i in range(n):
         ring[(head + i) & mask] = block[i]
+
+
+@inline
+def _sort_by_bits(ring, head, n, first, last):
+    """A bit for each block, in words of 64 of them, then all bits in order: no comparison, so none is mispredicted."""
+    mask = ring.size - 1
+    words = np.zeros(last - first + 1, np.uint64)
+    one = np.uint64(1)
+    for i in range(n):
+        block = np.int64(ring[(head + i) & mask])
+        words[(block >> 6) - first] |= one << np.uint64(block & 63)
+    for w in range(words.size):
+        word, base = words[w], (first + w) << 6
+        while word != 0:
+            rest = word & (word - one)
+            ring[head & mask] = base + _BIT[np.int64((word ^ rest) % _MODULUS)]
+            head += 1
+            word = rest
 
 
 # ---------------------------------------------------------------- list

@@ -6,6 +6,8 @@ nothing is capped, answers do not take part.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..core.jit import entry
@@ -13,15 +15,33 @@ from ..core.requests import I64, Requests
 from ..workload.rows import take_ragged
 
 
-def hit_rate_ids(requests: Requests, capacity: int, order: I64, counted: I64) -> float:
-    """In an LRU of `capacity` ids (0 = no bound). order: (n,) requests as they come. counted: (n,) 0 or 1."""
+@dataclass(frozen=True)
+class IdRows:
+    """The ids of requests as they come, numbered from 0: request r has ids[offset[r] : offset[r + 1]].
+
+    counted   (n,) 0 or 1: whether what it finds is counted. asked: ids of those that are
+    """
+
+    offset: I64
+    ids: I64
+    counted: I64
+    num_ids: int
+    asked: int
+
+
+def id_rows(requests: Requests, order: I64, counted: I64) -> IdRows:
+    """order: (n,) requests as they come. counted: (n,) 0 or 1."""
     lengths = np.diff(requests.segment_offset)
     _, ids = np.unique(requests.segment_stream, return_inverse=True)
     offset = np.concatenate(([0], np.cumsum(lengths[order])))
-    asked = int(lengths[counted == 1].sum())
     in_order = take_ragged(ids.astype(np.int64), lengths, order)
-    found = _lru_ids(offset, in_order, counted[order], int(ids.max()) + 1, capacity or ids.size)
-    return float(found / max(asked, 1))
+    return IdRows(offset, in_order, counted[order], int(ids.max()) + 1, int(lengths[counted == 1].sum()))
+
+
+def hit_rate_ids(rows: IdRows, capacity: int) -> float:
+    """In an LRU of `capacity` ids (0 = no bound)."""
+    found = _lru_ids(rows.offset, rows.ids, rows.counted, rows.num_ids, capacity or rows.ids.size)
+    return float(found / max(rows.asked, 1))
 
 
 @entry

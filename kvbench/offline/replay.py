@@ -32,7 +32,6 @@ from ..prefix.optimum import most_hits
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FAILED, REFUSED
 from .bounds import forks_of, in_order, token_bounds
-from .ids import hit_rate_ids
 from .lone import run_alone, without_clock
 from .order import virtual_arrivals
 from .shared import Offline
@@ -152,7 +151,7 @@ def _rates(engine: Engine, offline: Offline, settings: EngineSettings, tiers: Lo
         figures |= _with_bounds(name, *(part / max(whole, 1) for part in (hits, infinite, optimum)))
     if requests.block_hint == bt and tiers is None:
         ids = int(np.diff(requests.segment_offset)[offline.counted == 1].sum())
-        rate = hit_rate_ids(requests, capacity, offline.order, offline.counted)
+        rate = offline.id_rate(capacity)
         (most_ids,) = most_hits(offline.ids, [capacity])
         figures |= _with_bounds("hit_rate_ids", rate, offline.ids.total / max(ids, 1), most_ids / max(ids, 1))
     return figures

@@ -12,6 +12,7 @@ from ..core.requests import EXPLICIT, I64, Requests
 from ..prefix.keys import BlockKeys, block_keys
 from ..prefix.reuse import Reuses, find_reuses
 from .bounds import id_reuses, visits_of
+from .ids import IdRows, hit_rate_ids, id_rows
 from .order import arrival_order
 
 
@@ -36,6 +37,7 @@ class Offline:
     answers: bool = True
     warm_up: float = 0.0
     _reuses: dict[bytes, Reuses] = field(default_factory=dict, repr=False)
+    _id_rates: dict[int, float] = field(default_factory=dict, repr=False)
 
     @cached_property
     def requests(self) -> Requests:
@@ -69,6 +71,16 @@ class Offline:
     @cached_property
     def ids(self) -> Reuses:
         return id_reuses(self.requests, self.order, self.counted)
+
+    @cached_property
+    def _id_rows(self) -> IdRows:
+        return id_rows(self.requests, self.order, self.counted)
+
+    def id_rate(self, capacity: int) -> float:
+        """Of ids in an LRU of `capacity` of them, whatever the policy of the cache."""
+        if capacity not in self._id_rates:
+            self._id_rates[capacity] = hit_rate_ids(self._id_rows, capacity)
+        return self._id_rates[capacity]
 
     @cached_property
     def place(self) -> I64:

@@ -180,12 +180,28 @@ def offer(order, node, now):
 @jit
 def pop_one(heap, nodes):
     """The first candidate of a heap, or NO_NODE. What a policy that is more than a stamp does with it: own_policy."""
-    while heap.size > 0:
-        key, tie, node = heap.key[0], heap.tie[0], np.int64(heap.node[0])
-        _drop_top(heap)
+    return _pop(heap, heap.key, heap.tie, heap.node, nodes)
+
+
+@jit
+def pop_many(heap, nodes, row, start, stop):
+    """The first candidates of a heap, which has enough of them, to row[start:stop]; they are in use no more."""
+    keys, ties, ids = heap.key, heap.tie, heap.node  # by name: in the loop each read would count references
+    for i in range(start, stop):
+        node = _pop(heap, keys, ties, ids, nodes)
+        nodes[node, LENGTH] = 0  # at once: a heap that was built anew may hold it twice
+        row[i] = node
+
+
+@inline
+def _pop(heap, keys, ties, ids, nodes):
+    found = np.int64(NO_NODE)
+    while found == NO_NODE and heap.size > 0:
+        key, tie, node = keys[0], ties[0], np.int64(ids[0])
+        _drop_top(heap, keys, ties, ids)
         if is_candidate(nodes, node) and tie == nodes[node, ACCESS] and key == nodes[node, KEY]:
-            return node
-    return NO_NODE
+            found = node
+    return found
 
 
 @inline
@@ -212,8 +228,7 @@ def _push(heap, key, tie, node):
 
 
 @inline
-def _drop_top(heap):
-    keys, ties, ids = heap.key, heap.tie, heap.node
+def _drop_top(heap, keys, ties, ids):
     n = heap.size - 1
     heap.size = n
     if n == 0:

@@ -24,12 +24,11 @@ from .reuse import Reuses
 
 def most_hits(reuses: Reuses, capacities: Sequence[int]) -> list[int]:
     """Blocks hit at most, for each capacity in blocks (0 = no bound)."""
-    order = np.argsort(reuses.begin, kind="stable")
-    begin, end, blocks = reuses.begin[order], reuses.end[order], reuses.blocks[order]
-    return [
-        reuses.total if capacity == 0 else reuses.at_once + int(_keep(begin, end, blocks, reuses.num_ranks, capacity))
-        for capacity in capacities
-    ]
+    for capacity in capacities:
+        if capacity not in reuses.best:
+            kept = int(_keep(*reuses.by_begin, reuses.num_ranks, capacity)) if capacity > 0 else 0
+            reuses.best[capacity] = reuses.at_once + kept if capacity > 0 else reuses.total
+    return [reuses.best[capacity] for capacity in capacities]
 
 
 @entry

@@ -23,9 +23,11 @@ from typing import Any
 import numpy as np
 
 from ..core.jit import entry, inline, jit, struct
+from ..kernels.ordering import sort_by_key
 from ..memory.pool import ring_give
 from .children import common_run, enter_child, find_child, place_of, remove_entry
 from .eviction.policies import OWN, POLICIES, Policy, by_functions
+from .keys import fill_keys
 from .leaf_heap import EvictionOrder, make_order, offer, pop_one
 from .node import (
     ACCESS,
@@ -228,6 +230,33 @@ def match(tree, namespace, keys, n, row):
 
 
 @jit
+def reach(tree, namespace, block_keys, sequence, n, keys):
+    """Blocks of a sequence that `match` would find among its first n, whose keys are written to keys. Changes nothing.
+
+    Only keys that are compared are made: most of a prompt that nobody has asked before are not.
+    """
+    nodes, arena = tree.nodes, tree.keys
+    node = np.int64(-1 - namespace)
+    position, filled = np.int64(0), np.int64(0)
+    while position < n:
+        if position == filled:
+            fill_keys(block_keys, sequence, filled, filled + 1, keys)
+            filled += 1
+        node = find_child(tree, node, keys[position])
+        if node == NO_NODE:
+            break
+        length = nodes[node, LENGTH]
+        stop = min(position + length, n)
+        fill_keys(block_keys, sequence, filled, stop, keys)
+        filled = max(filled, stop)
+        common = common_run(arena, nodes[node, OFFSET], keys, position, stop - position)
+        position += common
+        if common < length:
+            break
+    return position
+
+
+@jit
 def peek(tree, namespace, keys, n):
     """Blocks of keys[0:n] that `match` would find. Changes nothing."""
     node = np.int64(-1 - namespace)
@@ -368,22 +397,26 @@ def _append(tree, parent, keys, row, start, stop):
 
 @inline
 def compact(tree):
-    """Move every live run together."""
-    total = tree.evictable + tree.protected
-    keys = np.empty(total, np.int64)
-    blocks = np.empty(total, np.int32)
-    top = 0
+    """Move every live run together, in order of place, so that none is written over before it has moved."""
+    nodes, arena, blocks = tree.nodes, tree.keys, tree.blocks
+    count = 0
     for node in range(1, tree.high_node + 1):
-        length, offset = tree.nodes[node, LENGTH], tree.nodes[node, OFFSET]
-        if length > 0:
-            for i in range(length):
-                keys[top + i] = tree.keys[offset + i]
-                blocks[top + i] = tree.blocks[offset + i]
-            tree.nodes[node, OFFSET] = top
-            top += length
-    for i in range(top):
-        tree.keys[i] = keys[i]
-        tree.blocks[i] = blocks[i]
+        count += np.int64(nodes[node, LENGTH] > 0)
+    place, owner = np.empty(count, np.int64), np.empty(count, np.int64)
+    count = 0
+    for node in range(1, tree.high_node + 1):
+        if nodes[node, LENGTH] > 0:
+            place[count], owner[count] = nodes[node, OFFSET], node
+            count += 1
+    sort_by_key(place, owner, count)
+    top = np.int64(0)
+    for k in range(count):
+        length, offset = nodes[owner[k], LENGTH], place[k]
+        nodes[owner[k], OFFSET] = top
+        for i in range(length):
+            arena[top + i] = arena[offset + i]
+            blocks[top + i] = blocks[offset + i]
+        top += length
     tree.top = top
 
 

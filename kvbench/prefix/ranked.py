@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..core.jit import PLAIN, jit
+from ..core.jit import PLAIN, inline, jit
 from ..memory.pool import BlockPool, list_unlink
 from .eviction import s3fifo
 from .eviction.ghosts import forget_all, recall, remember
-from .eviction.policies import compiled
-from .leaf_heap import EvictionOrder, offer
+from .eviction.policies import OWN, compiled
+from .leaf_heap import EvictionOrder, offer, pop_many
 from .node import ACCESS, COST, CREATED, DEPTH, HITS, KEY, LENGTH, LOCK, PRIORITY, WORD_A, WORD_B
-from .own_policy import pop_any, recompute_ns
+from .own_policy import pop_own, recompute_ns
 
 TAKEN, SHARED_AGAIN, REGISTERED, WITHDRAWN, RELEASED, FORGOTTEN = range(6)
 
@@ -72,16 +72,31 @@ def rank_pointer(is_ranked: bool) -> Any:
 @jit
 def _take(order, pool, row, start, stop):
     nodes, after, before, content = order.nodes, pool.after, pool.before, pool.content
+    visible = start
+    block = np.int64(after[0])
+    while visible < stop and content[block] == 0:  # those that are not visible stand in front
+        row[visible] = block
+        block = np.int64(after[block])
+        visible += 1
+    if order.policy != OWN:
+        pop_many(order.heap, nodes, row, visible, stop)
+    else:
+        _pop_by_verdict(order, content, row, visible, stop)
     for i in range(start, stop):
-        block = np.int64(after[0])
-        if content[block] != 0:  # so is everything behind it
-            block = pop_any(order, order.clock)
-            if order.two_queues and nodes[block, KEY] < 0:
-                remember(order.ghosts, content[block], np.int64(1))
-            nodes[block, LENGTH] = 0
+        block = np.int64(row[i])
         nodes[block, LOCK] = 1
         list_unlink(after, before, block)
+
+
+@inline
+def _pop_by_verdict(order, content, row, start, stop):
+    nodes = order.nodes
+    for i in range(start, stop):
+        block = pop_own(order, order.clock)
         row[i] = block
+        nodes[block, LENGTH] = 0  # at once, as in pop_many
+        if order.two_queues and nodes[block, KEY] < 0:
+            remember(order.ghosts, content[block], np.int64(1))
 
 
 @jit

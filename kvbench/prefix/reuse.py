@@ -13,7 +13,8 @@ several groups of one look-up the deeper one was left behind earlier: who holds 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -51,6 +52,7 @@ class Reuses:
     at_once              blocks looked up while another visit that has them is going on: they need not wait
     num_ranks            ranks are below it
     found                (visits,) blocks that each visit finds when nothing is ever evicted; 0 where it is not counted
+    best                 capacity -> most hits, where that was asked for; see optimum.most_hits
     """
 
     begin: I64
@@ -59,6 +61,13 @@ class Reuses:
     at_once: int
     num_ranks: int
     found: I64
+    best: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def by_begin(self) -> tuple[I64, I64, I64]:
+        """begin, end and blocks in order of begin."""
+        order = np.argsort(self.begin, kind="stable")
+        return self.begin[order], self.end[order], self.blocks[order]
 
     @property
     def total(self) -> int:

@@ -61,7 +61,7 @@ def _totals(lines: Sequence[FuzzLine], seed: int) -> str:
         f"or a cancel; all blocks, tables, trees and counters checked after every step; {failures:,} failures"
     )
     if early:
-        text += f"; {early:,} rounds ended early, out of KV memory under mixed chunks, as the engine does"
+        text += f"; {early:,} rounds ended early, out of KV memory under mixed or shared chunks, as the engine does"
     counted = [x for x in lines if x.unvisited is not None]
     for line in counted:
         if line.unvisited:

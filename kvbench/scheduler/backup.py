@@ -37,7 +37,7 @@ from ..memory.operations import (
 from ..prefix.chain_hash import root_hash
 from ..prefix.hold import hold, let_go
 from ..tiers import host, paths
-from ..tiers.state import CONTENT, NAMED, SPOT, times_offered
+from ..tiers.state import CONTENT, NAMED, times_offered
 from .state_columns import COMPUTED, HALF_PERSISTED, NO_PARENT, RADIX, SEQ
 
 
@@ -133,12 +133,12 @@ def _name(e, seq, start, stop):
     t, tier = e.tiers, e.tiers.host
     row = t.of_seq[seq]
     namespace = np.int64(0) if tier.ignores_namespace else e.seqs.namespace[seq]
-    known, content, spot = np.int64(0), root_hash(namespace), np.int64(0)
+    known, content = np.int64(0), root_hash(namespace)
     if start > 0 and row[NAMED] == start:
-        known, content, spot = start, row[CONTENT], row[SPOT]
-        tier.names[start - 1] = host.spotted(content, spot) if tier.grouped else content
-    content, spot = host.name_rest(tier, e.block_keys, seq, content, spot, known, stop)
-    row[NAMED], row[CONTENT], row[SPOT] = stop, content, spot
+        known = start
+        tier.names[start - 1] = content = row[CONTENT]
+    host.name_rest(tier, e.block_keys, seq, content, known, stop)
+    row[NAMED], row[CONTENT] = stop, tier.names[stop - 1]
     return max(known - 1, 0)
 
 

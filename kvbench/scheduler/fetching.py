@@ -190,7 +190,7 @@ def fetch(e, seq, room):
     _begin(e, seq, hits, stop, link)
     paths.touch(tier, tier.names, 0, stop)
     if t.layerwise:
-        return known - stop * bt, taken
+        return known - stop * bt, max(taken, whole * bt)  # the load has taken blocks beyond the first chunk's
     queue_remove(e, seq)
     set_state(e, seq, FETCHING)
     t.of_seq[seq, SINCE] = e.now

@@ -70,8 +70,8 @@ def lookup(e, seq, limit, row):
     kind = e.rules.cache_kind
     namespace = e.seqs.namespace[seq]
     if kind == RADIX and e.rules.keeps:
-        fill_keys(e.block_keys, seq, 0, limit, e.keys)
-        node, hits = radix.match(e.tree, namespace, e.keys, limit, row)
+        known = radix.reach(e.tree, namespace, e.block_keys, seq, limit, e.keys)
+        node, hits = radix.match(e.tree, namespace, e.keys, known, row)
         return hits, node, _unlocked_blocks(e.tree, node)
     if kind == HASHED:
         hits, content, unreferenced = block_hash.match(

@@ -136,6 +136,17 @@ PRESETS: dict[str, Preset] = {
             "cache.free_order": "unhashed-first",
         },
     ),
+    "sglang-0.5.6": Preset(
+        "sglang-0.5.6",
+        "SGLang 0.5.6",
+        "SGLang 0.5.6: the rules recorded of 0.5.12, and the host's time and output stage that limit a server of it",
+        {
+            **_SGLANG,
+            **{name: type(value)(0) for name, value in _SGLANG_RULES.items()},
+            "costs.request_overhead_us": 45.0,
+            "costs.output_us_per_token": 50.0,
+        },
+    ),
     "sglang-0.5.12": Preset(
         "sglang-0.5.12",
         "SGLang 0.5.12",

@@ -19,6 +19,7 @@ from ..report.experiment_table import Experiment
 from ..report.kernels_table import share, short
 from .answers import divergences
 from .attention import decode_probe, prefill_probe, token_bytes
+from .bounds import bounds
 from .check import exact_attention, slots_of
 from .copies import read_probe, write_probe
 from .doubts import doubts
@@ -265,4 +266,5 @@ EXPERIMENTS: dict[str, Callable[[Memory, Sequence[int], Measure], Experiment]] =
     "layout": _layout,
     "kv-type": _kv_type,
     "streams": streams,
+    "bounds": bounds,
 }

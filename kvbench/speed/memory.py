@@ -23,7 +23,7 @@ class Memory:
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        self.words = aligned_zeros(sizes.memory_bytes // 8, np.int64)
+        self.words = aligned_zeros((sizes.memory_bytes // 8,), np.int64)
         self.words[:] = np.resize(harmless(), self.words.size)
 
     def cache(self, layout: str, kv_dtype: str, block_tokens: int, num_layers: int = 1) -> KvCache:

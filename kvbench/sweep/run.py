@@ -15,6 +15,7 @@ from ..bench.replay import offline_view, replay_system
 from ..bench.run import Progress, Result, run
 from ..bench.system import build_system
 from ..core.errors import UsageError
+from ..costs.tables import CostTables
 from ..offline.replay import check_replay
 from ..report.grid import Grid, GridRow, run_figures
 from ..workload.build import build_workload, workload_part
@@ -67,10 +68,11 @@ def replay_grid(axes: Sequence[Axis], points: Sequence[Point], progress: Progres
             requests, _ = build_workload(config.tree())
             requests.check()
             offline = offline_view(requests, config)
+            known: dict[str, CostTables] = {}
             for index in group:
                 system = points[index].system
                 try:
-                    found = replay_system(offline, system)
+                    found = replay_system(offline, system, known)
                 except UsageError as error:
                     errors[index] = str(error)
                 else:

@@ -54,10 +54,6 @@ NO_PARENT = np.int64(-1)
 
 NOBODY = np.int64(-1)
 
-GROUP = 64
-"""Blocks of a prefix whose places in the table of a tier are neighbours: memory is read in lines."""
-SPOTS = np.int64(((1 << 22) - 1) << 1)
-
 ARC, LRU = "arc", "lru"
 
 # Counters of a tier.
@@ -75,12 +71,12 @@ class HostTier:
     holds        (n + 1,) operations that read or write it. children: copies whose parent it is, see `closed`
     parent       (n + 1,) slot of the block before it, NO_PARENT, or NO_SLOT: it is not there
     bucket       (power of two,) first slot of those whose contents fall there; after: (n + 1,) the next one
+    following    (n + 1,) where the block after it was when it was last looked for: perhaps it still is
     free_head    first of num_free slots without a copy, linked by `after`, too
     listed       the order of eviction is that of a list (lru, ARC)
     order        who is evicted first, over records of prefix.node; (1, 16) where it is a list
     arc          the list, or both of ARC
     closed       a parent is not evicted before its children
-    grouped      names say where they lie, see name_rest; else they are chain hashes, as the device's cache has them
     names        scratch: of the sequence `named` in namespace named_in, as far as named_stop
     row          scratch: blocks of the device
     slots, path, places   scratch, see paths
@@ -96,13 +92,13 @@ class HostTier:
     parent: "i4[::1]"
     bucket: "i4[::1]"
     after: "i4[::1]"
+    following: "i4[::1]"
     free_head: "i8"
     num_free: "i8"
     listed: "b1"
     order: "EvictionOrder"
     arc: "Arc"
     closed: "b1"
-    grouped: "b1"
     names: "i8[::1]"
     named: "i8"
     named_in: "i8"
@@ -129,13 +125,11 @@ def make_host(
     block_ns: Any = (),
     seed: int = 0,
     *,
-    grouped: bool = False,
     is_checked: bool = False,
     ignores_namespace: bool = False,
 ) -> HostTier:
     """An empty tier. longest: blocks of a sequence. block_ns, seed: see leaf_heap.make_order.
 
-    grouped  see HostTier; not in check mode, which compares with the device's names
     policy   or its name. lru by its name is a list, as a policy an order of stamps (`rank`)
     """
     listed = policy in (ARC, LRU)
@@ -153,13 +147,13 @@ def make_host(
         *(np.zeros(n, np.int32) for _ in range(3)),
         np.zeros(1 << max(num_slots - 1, 0).bit_length(), np.int32),
         after,
+        np.zeros(n, np.int32),
         min(num_slots, 1),
         num_slots,
         listed,
         make_order(nodes, max(ranked, 1), policy, block_ns, seed),
         make_arc(num_slots, num_lists),
         closed,
-        grouped and not is_checked,
         np.zeros(longest + 1, np.int64),
         NOBODY,
         0,
@@ -194,6 +188,16 @@ def find_slot(bucket, after, contents, content):
 
 
 @inline
+def find_next(bucket, after, contents, following, before, content):
+    """The same, of the block after the one in slot `before`: most often it is where it was."""
+    slot = np.int64(following[before])
+    if contents[slot] != content:
+        slot = find_slot(bucket, after, contents, content)
+        following[before] = slot
+    return slot
+
+
+@inline
 def slot_of(tier, content):
     """The slot of a content whatever its state, or NO_SLOT."""
     return find_slot(tier.bucket, tier.after, tier.content, content)
@@ -204,31 +208,19 @@ def name_blocks(tier, keys, seq, namespace, stop):
     """The names of the first blocks of a sequence into tier.names."""
     if tier.named != seq or tier.named_in != namespace or tier.named_stop < stop:
         root = root_hash(np.int64(0) if tier.ignores_namespace else namespace)
-        name_rest(tier, keys, seq, root, np.int64(0), np.int64(0), stop)
+        name_rest(tier, keys, seq, root, np.int64(0), stop)
         tier.named, tier.named_in, tier.named_stop = seq, namespace, stop
 
 
 @jit
-def name_rest(tier, keys, seq, content, spot, start, stop):
-    """The same for blocks start .. stop; content, spot: of the one before. Returns those of the last.
-
-    A name is the chain hash of the prefix that ends with a block. Where `grouped`, its low bits are those of the hash
-    of the first of GROUP blocks, and count on from there: the same entropy, and neighbours in the table.
-    """
-    names, grouped = tier.names, tier.grouped
+def name_rest(tier, keys, seq, content, start, stop):
+    """The same for blocks start .. stop, of which `content` is the name of the one before."""
+    names = tier.names
     tier.named = NOBODY
     fill_keys(keys, seq, start, stop, names)
     for i in range(start, stop):
         content = chain(content, names[i])
-        spot = content >> 1 if i % GROUP == 0 else spot + 1
-        names[i] = spotted(content, spot) if grouped else content
-    return content, spot
-
-
-@inline
-def spotted(content, spot):
-    """A hash whose low bits say where it lies; the last one stays set."""
-    return (content & ~SPOTS) | ((spot << 1) & SPOTS)
+        names[i] = content
 
 
 @inline
@@ -247,8 +239,9 @@ def find(tier, start, stop):
 def find_names(tier, names, start, stop):
     """Confirmed copies of names[start:stop], from the first on without a gap, into slots. Returns where they end."""
     bucket, after, contents, state, slots = tier.bucket, tier.after, tier.content, tier.state, tier.slots
+    following, slot = tier.following, NO_SLOT
     for i in range(start, stop):
-        slot = find_slot(bucket, after, contents, names[i])
+        slot = find_next(bucket, after, contents, following, slot, names[i])
         if slot == NO_SLOT or state[slot] != CONFIRMED:
             return i
         slots[i] = slot

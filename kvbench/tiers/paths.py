@@ -17,7 +17,7 @@ from ..core.jit import jit
 from ..prefix.node import LOCK
 from . import host
 from .arc import NEITHER, T1, append, prepend, to_front, unlink
-from .host import ABSENT, CONFIRMED, COPYING, EVICTED, NO_PARENT, NO_SLOT, WRITTEN, find_slot, place_of
+from .host import ABSENT, CONFIRMED, COPYING, EVICTED, NO_PARENT, NO_SLOT, WRITTEN, find_next, find_slot, place_of
 
 LEFT_OUT = np.int32(-(1 << 30))
 """In a path: no copy is to be made of this one."""
@@ -30,9 +30,14 @@ def hold_path(tier, names, start, stop, path):
     NO_SLOT: there is none; -slot: there is one that nobody has written, nor is writing, and that could not leave
     """
     bucket, after, contents, state, holds = tier.bucket, tier.after, tier.content, tier.state, tier.holds
-    nodes, ranked = tier.order.nodes, not tier.listed
+    nodes, ranked, following, found = tier.order.nodes, not tier.listed, tier.following, NO_SLOT
+    missing, closed = False, tier.closed
     for i in range(start, stop):
-        slot = find_slot(bucket, after, contents, names[i])
+        if missing:
+            path[i] = NO_SLOT
+            continue
+        found = find_next(bucket, after, contents, following, found, names[i])
+        slot, missing = found, closed and found == NO_SLOT  # nothing stays behind what has left
         if slot != NO_SLOT and state[slot] == COPYING and holds[slot] == 0:
             slot = -slot
         elif slot != NO_SLOT:
@@ -82,7 +87,7 @@ def _take_slots(tier, names, start, stop, path):
     bucket, after, slots, places = tier.bucket, tier.after, tier.slots, tier.places
     younger, older, member, size = tier.arc.after, tier.arc.before, tier.arc.member, tier.arc.size
     head, closed = member.size - 1 + T1, tier.closed
-    count, free, num_free = np.int64(0), tier.free_head, tier.num_free
+    count, free, num_free, following = np.int64(0), tier.free_head, tier.num_free, tier.following
     end, written = stop, np.int64(0)
     for i in range(start, stop):
         slot = np.int64(path[i])
@@ -103,6 +108,8 @@ def _take_slots(tier, names, start, stop, path):
                 above = max(np.int64(path[i - 1]), NO_SLOT)
                 parent[slot] = above
                 children[above] += np.int32(above > 0)
+            if i > start and path[i - 1] > 0:
+                following[path[i - 1]] = slot
             append(younger, older, slot, head)
             member[slot] = T1
             written += 1

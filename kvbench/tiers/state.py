@@ -26,14 +26,13 @@ from .rules import STOP_POLICIES, StoreRules, TierRules
     STORE_TOKENS,
     NAMED,
     CONTENT,
-    SPOT,
-) = range(13)
+) = range(12)
 # SINCE        when its fetch began. TRIED: admissions before which it has fetched. NAMESPACE: it fetched for
 # HOST_TOKENS  prompt tokens that the host gave it before its first admission
 # WAIT_QUEUED, WAIT_IN_STEPS   ns that it waited for them, before it was admitted and in its prefill steps
 # PREFETCH_*   its state, the next block to ask for and where it ends. STORE_TOKENS: that came before its admission
-# NAMED        blocks that it has offered; CONTENT, SPOT: of the last of them, see host.name_rest
-NUM_OF_SEQ = 13
+# NAMED        blocks that it has offered; CONTENT: name of the last of them
+NUM_OF_SEQ = 12
 
 PF_NEW, PF_DONE, PF_RUNS, PF_ASIDE = (np.int64(i) for i in range(4))
 """PREFETCH_STATE: not looked at yet; over, or never begun; under way; under way, and its sequence is set aside."""
@@ -54,7 +53,7 @@ class Tiers:
     wait_ns, slowed_ns   of the planned step: how much longer it takes for them, and beside copies; sum_*: of all steps
     offers, offered      (o,) contents offered so far and how often, by their hash; num_offers of them
     pending              (2 x slots + 16,) operations opened in this step for what it has computed; num_pending of them
-    of_seq               (n, 13) see the columns; (1, 13) without a tier
+    of_seq               (n, 12) see the columns; (1, 12) without a tier
     store                storage, the same for all engines; store_down, store_up: links between host and storage
     timer                a link that is none: times that are up
     prefetch_min_tokens, stop_policy, timeout_ns, timeout_token_ns, batch_blocks, store_block_bytes   see StoreRules
@@ -148,7 +147,6 @@ def make_tiers(
             longest if rules.on else 0,
             block_ns,
             seed,
-            grouped=not rules.writes_back,
             is_checked=is_checked,
             ignores_namespace=rules.ignores_namespace,
         ),
@@ -192,15 +190,15 @@ def make_tiers(
 
 
 def _room_for_offers(host_blocks: int) -> int:
-    """Of a power of two, half to all of the host's blocks: what comes again after so many others is new."""
-    return 1 << max((host_blocks - 1).bit_length() - 1, 4)
+    """A power of two, all to twice the blocks of the host: what comes again after seven eighths as many is new."""
+    return 1 << max((host_blocks - 1).bit_length(), 4)
 
 
 @jit
 def times_offered(tiers, content):
     """Count one more offer of a content. Returns how often it was offered. A full table starts anew."""
     offers, mask = tiers.offers, tiers.offers.size - 1
-    if tiers.num_offers * 8 > offers.size * 5:
+    if tiers.num_offers * 8 > offers.size * 7:
         for i in range(offers.size):
             offers[i] = tiers.offered[i] = 0
         tiers.num_offers = 0

@@ -31,6 +31,7 @@ from ..engine.probe import drain_copies
 from ..engine.settings import EngineSettings
 from ..offline.warm import prepared
 from ..scheduler.state_columns import NO_FAULT, NUM_STATES, OUT_OF_KV
+from ..scheduler.waiting_order import ORDERS, SHORTEST_PREFILL
 from .fuzz_fleets import draw_fleet, with_sessions
 from .fuzz_pairs import draw_pair, left_behind, unvisited
 from .fuzz_systems import (
@@ -51,8 +52,8 @@ MOST_REQUESTS = 40
 """Of a round; the check looks at every sequence."""
 SHORT_ROUNDS = 60
 LONG_REQUESTS = (300, 900)
-"""Of a round of a fleet or of pairs after so many short ones: making engines takes longer than running them, and those
-that live long see more restarts."""
+"""Of a round of a fleet, of pairs or with tiers after so many short ones: making engines takes longer than running
+them, and those that live long see more restarts, and more of what leaves a tier."""
 MOST_TURNS = 2_000
 """Turns of the loop for each request and then some; whoever needs more goes round in circles."""
 MOST_TRIES = 300
@@ -76,7 +77,7 @@ class Failure:
 class Tally:
     """One combination.
 
-    ended_early   rounds in which the engine itself would have ended: out of memory under mixed chunks
+    ended_early   rounds in which the engine itself would have ended: out of memory under mixed or shared chunks
     interrupted   somebody stopped it; the round that it was in is not counted
     visited       of a pair, see cluster.checked; unvisited: states that have to be visited and were not
     """
@@ -198,7 +199,7 @@ def _generator(seed: int, c: Combination, number: int, what: int) -> np.random.G
 def _asks(seed: int, c: Combination, number: int) -> list[Ask]:
     settings = draw_settings(_generator(seed, c, number, 0), c, number)
     rng = _generator(seed, c, number, 1)
-    is_long = c.path in (FLEET, PD) and number >= SHORT_ROUNDS
+    is_long = c.path in (FLEET, PD, TIERS) and number >= SHORT_ROUNDS
     count = int(rng.integers(*LONG_REQUESTS if is_long else (8, MOST_REQUESTS)))
     return draw_asks(rng, count, settings.cache.num_blocks * settings.block_tokens)
 
@@ -216,7 +217,7 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
         with np.errstate(over="ignore"):  # without jit, the hash mixing wraps around loudly
             prepared(simulation)
             status, intact = _run(simulation, MOST_TURNS * (len(table) + 10), visited)
-        if any(fault_of(e) == OUT_OF_KV for e in simulation.engines) and settings.scheduler.enable_mixed_chunk:
+        if any(fault_of(e) == OUT_OF_KV for e in simulation.engines) and _promises_too_much(settings):
             early = True  # the engine would end here as well
         else:
             what = _wrong(simulation, status, intact)
@@ -225,6 +226,15 @@ def run_round(seed: int, c: Combination, number: int, requests: Sequence[int] | 
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
     return _outcome(simulation, what, early, visited)
+
+
+def _promises_too_much(settings: EngineSettings) -> bool:
+    """Rules of the engine that admit more than fits: decodes beside a chunk; others beside a chunk whose rest nobody
+    keeps memory for, while copies to a tier hold what has ended.
+    """
+    rules = settings.scheduler
+    shares = ORDERS.get(rules.policy) == SHORTEST_PREFILL and settings.tiers.on
+    return rules.enable_mixed_chunk or shares
 
 
 def _simulation(seed: int, c: Combination, number: int, settings: EngineSettings, table: Requests) -> Simulation:

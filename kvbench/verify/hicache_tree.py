@@ -59,7 +59,7 @@ class HiTree:
         self.row = np.zeros(pages + 1, np.int32)
         self.host_lock: Counter[Node] = Counter()
         self.writing: dict[Node, bool] = {}  # node -> its path is locked for it; in the order of their copies
-        self.nobody = make_pool(2, "append")
+        self.nobody = make_pool(pages, "append")  # takes what leaves, as much at once as there ever is
         self.on_new: Callable[[Node], None] = lambda node: None
         self.on_copied: Callable[[Node], None] = lambda node: None
         self.lost = 0  # pages of the device that belong to nodes which left the tree while they were loaded

@@ -25,7 +25,7 @@ from .test_tiers import revisits, with_memory
 from .workloads import request_table
 
 LONG = "KVBENCH_LONG" in os.environ
-POLICIES = ("lru", "lru", "lfu", "fifo", "mru", "filo")
+POLICIES = ("lru", "lru", "lfu", "fifo", "mru", "filo", "arc")
 
 
 @st.composite
@@ -66,7 +66,7 @@ def tiered(draw: st.DrawFn) -> TierRules:
         block_bytes=20,
         block_fragments=3,
         slowdown=draw(st.sampled_from([0.0, 0.25])),
-        host_link=HostLink(draw(links(20)), draw(links(20))),
+        host_link=HostLink(draw(links(20)), draw(links(20)), draw(st.booleans()), draw(st.booleans())),
         store=store,
     )
 
@@ -89,6 +89,8 @@ def reference_rules(rules: TierRules) -> TierConfig:
         block_bytes=rules.block_bytes,
         block_fragments=rules.block_fragments,
         slowdown=rules.slowdown,
+        fair=rules.host_link.fair,
+        half_duplex=rules.host_link.half_duplex,
         down=rate(rules.host_link.down),
         up=rate(rules.host_link.up),
         store_blocks=store.blocks,
@@ -111,11 +113,16 @@ def reference_rules(rules: TierRules) -> TierConfig:
 )
 @given(
     revisits(), tiered(), st.sampled_from([1, 4, 16]), st.sampled_from([1, 3, 8]), st.sampled_from([16, 64, 256]),
-    st.booleans(),
+    st.booleans(), st.booleans(),
 )  # fmt: skip
-def test_every_step_is_the_reference_s(visits, rules: TierRules, block_tokens, seats, budget, check) -> None:
+def test_every_step_is_the_reference_s(visits, rules: TierRules, block_tokens, seats, budget, check, reserves) -> None:
     asks, tokens = visits
-    scheduler = SchedulerRules(max_num_seqs=seats, max_num_batched_tokens=budget, self_preemption_ends_step=False)
+    scheduler = SchedulerRules(
+        max_num_seqs=seats,
+        max_num_batched_tokens=budget,
+        self_preemption_ends_step=False,
+        reserve_full_isl=reserves,
+    )
     system = EngineSettings(scheduler, CacheRules("hash", free_order="unhashed-first"), block_tokens, 1000, fast=False)
     system = replace(with_memory(system, tokens), check=check, record_steps=True, tiers=rules)
     simulation = Simulation(request_table(asks), system, small_tables())

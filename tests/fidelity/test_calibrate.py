@@ -15,7 +15,7 @@ from kvbench.bench.run import run
 from kvbench.bench.system import build_system
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
-from kvbench.fidelity.calibrate import _busiest_us, calibrate
+from kvbench.fidelity.calibrate import _busiest_us, _fitted, calibrate
 from kvbench.fidelity.fit import Coefficient, fit
 from kvbench.fidelity.results import Served, read_served
 from kvbench.report.calibration import device_file
@@ -61,6 +61,14 @@ def test_a_slower_server_is_found_and_predicted():
     assert found.parts[-1].name == "held out"
     assert found.parts[-1].requests == 8
     assert max(map(abs, found.residuals["tpot"])) < max(map(abs, found.before["tpot"])) / 5
+
+
+def test_what_is_held_out_is_the_end_or_scattered():
+    assert _fitted(8, 0.25, False).tolist() == [True] * 6 + [False] * 2
+    assert _fitted(8, 0.25, True).tolist() == [True, True, True, False] * 2
+    assert _fitted(6, 0.5, True).tolist() == [True, False] * 3
+    assert _fitted(5, 0.0, True).all()
+    assert call(["calibrate", "x.json", "--scattered"]) == 2
 
 
 def test_what_the_data_do_not_say_is_named():

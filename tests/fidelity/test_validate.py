@@ -216,6 +216,8 @@ def test_presets_by_version():
     assert known_preset("vllm", "0.19.0") == "vllm-0.19"
     assert known_preset("vllm", "0.25.1") == "vllm-0.19"
     assert known_preset("vllm", "0.40") == "vllm-0.33"
+    assert known_preset("sglang", "0.5.6.post2") == "sglang-0.5.6"
+    assert known_preset("sglang", "0.5.14") == "sglang-0.5.12"
     with pytest.raises(UsageError, match="no engine"):
         known_preset("tgi", "2.0")
 

@@ -86,6 +86,16 @@ def test_sorted_front_sorts_any_group():
         assert ring_order(pool) == sorted(group)
 
 
+@given(blocks=st.lists(st.integers(1, 5000), unique=True, min_size=1, max_size=40), start=st.integers(0, 5000))
+def test_sorted_front_sorts_neighbours_and_blocks_that_lie_far_apart(blocks, start):
+    """Few far blocks are merged, many near ones are sorted by their bits; the group may lie over the ring's end."""
+    pool = product.make_pool(5000, "sorted-front")
+    take(pool, np.zeros(5000, np.int32), 0, 5000)
+    pool.ring_head = start
+    give(pool, row_of(blocks, offset=3), 3, 3 + len(blocks))
+    assert ring_order(pool) == sorted(blocks)
+
+
 @pytest.mark.parametrize("order", ["tail", "unhashed-first"])
 @given(data=st.data(), num_blocks=st.integers(1, 20))
 def test_list(order, data, num_blocks):

@@ -8,6 +8,7 @@ A copy is named by whatever names its prefix.
 """
 
 import math
+from bisect import insort
 from dataclasses import dataclass
 
 
@@ -37,6 +38,8 @@ class TierConfig:
     block_bytes: int
     block_fragments: int
     slowdown: float
+    fair: bool
+    half_duplex: bool
     down: Rate
     up: Rate
     store_blocks: int = 0
@@ -74,6 +77,10 @@ ORDER = {
     "filo": lambda copy: (-copy.created, copy.used),
     "lfu": lambda copy: (copy.uses, copy.used),
 }
+
+
+def pool_of(capacity, policy, closed):
+    return ArcCopies(capacity, closed) if policy == "arc" else Copies(capacity, policy, closed)
 
 
 class Copies:
@@ -159,29 +166,134 @@ class Copies:
         self.let_go(names)
 
 
+class ArcCopies(Copies):
+    """Seen once (t1), seen again (t2), names of what left them (b1, b2), oldest first. Who is held keeps its place."""
+
+    def __init__(self, capacity, closed):
+        super().__init__(capacity, "lru", closed)
+        self.t1, self.t2, self.b1, self.b2, self.target = [], [], [], [], 0.0
+
+    def touch(self, names):
+        for name in reversed(names):
+            if name not in self.of:
+                self._learn(name)
+            elif self.of[name].is_there or name in self.t2:
+                self._move(name, self.t2)
+            else:
+                self._move(name, self.t1)
+
+    def count(self, names):
+        pass
+
+    def stamp(self, names):
+        pass
+
+    def _move(self, name, to):
+        for names in (self.t1, self.t2):
+            if name in names:
+                names.remove(name)
+        to.append(name)
+
+    def _learn(self, name):
+        once, again = len(self.b1), len(self.b2)
+        if name in self.b1:
+            self.target = min(float(self.capacity), self.target + max(1.0, again / once))
+            self.b1.append(self.b1.pop(self.b1.index(name)))
+        elif name in self.b2:
+            self.target = max(0.0, self.target - max(1.0, once / again))
+            self.b2.append(self.b2.pop(self.b2.index(name)))
+
+    def reserve(self, name, parent=None):
+        if not super().reserve(name, parent):
+            return False
+        self.b1, self.b2 = ([n for n in ghosts if n != name] for ghosts in (self.b1, self.b2))
+        self.t1.append(name)
+        return True
+
+    def _evict(self):
+        lists = [(self.t1, self.b1), (self.t2, self.b2)]
+        for names, ghosts in lists if len(self.t1) >= int(self.target) else reversed(lists):
+            for name in names:
+                copy = self.of[name]
+                if copy.holds or copy.children:
+                    continue
+                names.remove(name)
+                ghosts.append(name)
+                del ghosts[: -self.capacity]
+                if copy.parent:
+                    copy.parent.children -= 1
+                del self.of[name]
+                self.evicted += 1
+                return True
+        return False
+
+    def _may_leave(self, copy):
+        pass
+
+
+@dataclass(eq=False)
+class Move:
+    land: object
+    end: int = 0  # ns; of a shared link: virtual time
+
+
 class Link:
+    """First in, first out. now: ns."""
+
     def __init__(self):
-        self.free_ns = 0
+        self.queue = []
 
-    def begin(self, now, work):
-        self.free_ns = max(self.free_ns, now) + work
-        return self.free_ns
+    def begin(self, move, now, work):
+        """Returns when it will have ended if nothing else comes."""
+        move.end = max(self.queue[-1].end if self.queue else now, now) + work
+        self.queue.append(move)
+        return move.end
+
+    def next_end(self):
+        return self.queue[0].end if self.queue else math.inf
+
+    def pop(self):
+        return self.queue.pop(0)
 
 
-class Timer:
+class Timer(Link):
     """No link: each takes its own time."""
 
-    def begin(self, now, work):
-        return now + work
+    def begin(self, move, now, work):
+        move.end = now + work
+        insort(self.queue, move, key=lambda m: m.end)
+        return move.end
 
 
-@dataclass
-class Move:
-    end: int
-    link: int
-    number: int
-    land: object
+class Shared(Link):
+    """Each of n has an nth of it: virtual time, in 4096ths of a ns, goes by at an nth of the speed of real time."""
 
-    @property
-    def order(self):
-        return self.end, self.link, self.number
+    UNITS = 4096
+
+    def __init__(self):
+        super().__init__()
+        self.virtual = self.since = 0
+
+    def begin(self, move, now, work):
+        if self.queue:
+            self.virtual += (now - self.since) * self.UNITS // len(self.queue)
+        self.since = now
+        move.end = self.virtual + work * self.UNITS
+        insort(self.queue, move, key=lambda m: m.end)
+        end, at = self.since, self.virtual
+        for i, other in enumerate(self.queue):
+            end += -(-max(other.end - at, 0) * (len(self.queue) - i) // self.UNITS)
+            at = other.end
+            if other is move:
+                return end
+        raise AssertionError
+
+    def next_end(self):
+        if not self.queue:
+            return math.inf
+        left = max(self.queue[0].end - self.virtual, 0) * len(self.queue)
+        return self.since - (-left // self.UNITS)
+
+    def pop(self):
+        self.since, self.virtual = self.next_end(), max(self.virtual, self.queue[0].end)
+        return self.queue.pop(0)

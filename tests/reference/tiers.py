@@ -7,10 +7,11 @@
 A copy is named by its chain id, so equal prefixes in one namespace are equal copies.
 """
 
+import math
 from dataclasses import dataclass
 
 from . import timed
-from .copies import Copies, Link, Move, TierConfig, Timer
+from .copies import Link, Move, Shared, TierConfig, Timer, pool_of
 from .cost import HOST
 from .engine import TimedEngine
 from .vllm_scheduler import NEVER_ADMITTED
@@ -57,10 +58,12 @@ class Tiered:
 
     def open_tiers(self, tiers: TierConfig):
         self.tiers, self.fetches, self.aside = tiers, {}, {}
-        self.host = Copies(tiers.host_blocks, tiers.policy, tiers.closed)
-        self.store = Copies(tiers.store_blocks, tiers.store_policy, False)
-        self.links = [Link(), Link(), Timer(), Link(), Link()]
-        self.moving, self.num_moves, self.now = [], 0, 0
+        self.host = pool_of(tiers.host_blocks, tiers.policy, tiers.closed)
+        self.store = pool_of(tiers.store_blocks, tiers.store_policy, False)
+        kind = Shared if tiers.fair else Link
+        down = kind()
+        self.links = [Link(), Link(), Timer(), down, down if tiers.half_duplex else kind()]
+        self.ended, self.now = [], 0
         self.offers, self.offered, self.left = {}, [], []
         self.load_begin = self.load_end = self.copy_ns = self.write_end = 0
         self.loaded_blocks = self.num_evicted = 0
@@ -84,10 +87,18 @@ class Tiered:
     def land(self, now):
         """Transfers that have ended."""
         self.now = now
-        ended = sorted((move for move in self.moving if move.end <= now), key=lambda move: move.order)
-        self.moving = [move for move in self.moving if move.end > now]
+        self._note_ends()
+        ended, self.ended = self.ended, []
         for move in ended:
             move.land()
+
+    def _note_ends(self):
+        while self.next_end() <= self.now:
+            self.ended.append(min(self.links, key=lambda link: link.next_end()).pop())
+
+    def next_end(self):
+        """When the next transfer of all ends. Ties go to the link that was made first."""
+        return min(link.next_end() for link in self.links)
 
     def write(self):
         """What was offered in the step that is over."""
@@ -114,10 +125,8 @@ class Tiered:
     # -- moves
 
     def _move(self, link, work, land):
-        end = self.links[link].begin(self.now, work)
-        self.num_moves += 1
-        self.moving.append(Move(end, link, self.num_moves, land))
-        return end
+        self._note_ends()  # who has ended shares no link any more, though nobody has heard of it
+        return self.links[link].begin(Move(land), self.now, work)
 
     def _fetch_of(self, request):
         return self.fetches[self.number_of(request)]
@@ -162,6 +171,8 @@ class Tiered:
         if stop > start:
             chain = self.names_of(request, stop)
             path = chain[max(start - 1, 0) :]
+            if t.policy == "arc":
+                host.touch(chain[start:])
             kept = [name for name in path if not host.is_wanted(name)]
             host.count([name for name in chain[start:] if name in kept])
             host.hold(kept)
@@ -195,8 +206,8 @@ class Tiered:
         host.let_go(path)
 
     def _times_offered(self, name):
-        size = 1 << max((self.tiers.host_blocks - 1).bit_length() - 1, 4)
-        if len(self.offers) * 8 > size * 5:
+        size = 1 << max((self.tiers.host_blocks - 1).bit_length(), 4)
+        if len(self.offers) * 8 > size * 7:
             self.offers = {}
         self.offers[name] = self.offers.get(name, 0) + 1
         return self.offers[name]
@@ -258,7 +269,7 @@ class Tiered:
         self._begin_load(request, found, chain[start:stop])
         self.host.touch(chain[:stop])
         if t.layerwise:
-            return request.num_tokens - stop * bt, taken
+            return request.num_tokens - stop * bt, max(taken, whole)
         self._set_aside(request)
         return 0, whole
 
@@ -560,13 +571,15 @@ class TieredEngine(TimedEngine):
         super()._deliver()
 
     def _next_ns(self):
-        ends = [move.end for move in self.scheduler.moving]
-        return min([*ends, *(time for time, *_ in self._events[:1])], default=None)
+        return min([self.scheduler.next_end(), *(time for time, *_ in self._events[:1])])
 
     def _unstick(self):
-        later = self._next_ns()
-        if later is not None and (self.scheduler.num_running or self.scheduler.moving):
-            self.now = max(self.now, later)
+        if (
+            self.scheduler.ended
+            or self.scheduler.next_end() < math.inf
+            or (self.scheduler.num_running and self._events)
+        ):
+            self.now = max(self.now, self._next_ns())
         else:
             super()._unstick()
 
