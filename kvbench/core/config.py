@@ -190,10 +190,6 @@ def _function(key: Key, value: str, where: str, folder: Path | None) -> str:
     return value if folder is None else f"{os.path.abspath(folder / Path(file).expanduser())}:{name}"
 
 
-_ALIKE = 1.0
-"""Below, a name is no misspelling of its nearest candidate; 2 is the same name."""
-
-
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """The candidate most like `name`; the last part of a dotted name counts as much as the whole."""
     return max(candidates, key=lambda candidate: _likeness(name, candidate))
@@ -276,9 +272,32 @@ def _find(name: str, keys: Mapping[str, Key], where: str) -> Key:
     table = [n for n in keys if n.startswith(name + ".")]
     if table:
         raise UsageError(f"{where}: {name} is a table of keys; set one of them, for example {table[0]}")
+    raise UsageError(f"{where}: unknown key {name}; {_advice(name, keys)}")
+
+
+_ALIKE = 0.75
+"""Below, a part of a name is no misspelling of another one."""
+
+_FEW = 14
+"""Keys of a table that an error lists."""
+
+
+def _advice(name: str, keys: Iterable[str]) -> str:
+    """The key that was meant, where one is like it in every part; else what the table that it names has."""
+    from difflib import SequenceMatcher
+
     close = nearest(name, keys)
-    advice = f"the nearest is {close}" if _likeness(name, close) >= _ALIKE else "`kvbench config` shows them all"
-    raise UsageError(f"{where}: unknown key {name}; {advice}")
+    parts, others = name.split("."), close.split(".")
+    pairs = list(zip(parts, others, strict=True)) if len(parts) == len(others) else [(parts[-1], others[-1])]
+    if all(SequenceMatcher(None, part, other).ratio() >= _ALIKE for part, other in pairs):
+        return f"the nearest is {close}"
+    table = name
+    while table := table.rpartition(".")[0]:
+        has = list(dict.fromkeys(key[len(table) + 1 :].split(".")[0] for key in keys if key.startswith(f"{table}.")))
+        if has:
+            more = "" if len(has) <= _FEW else ", ... (`kvbench config`)"
+            return f"{table} has {', '.join(has[:_FEW])}{more}"
+    return "`kvbench config` shows them all"
 
 
 def _flatten(
@@ -322,7 +341,8 @@ def _number(key: Key, value: Any, where: str) -> int | float:
     if isinstance(value, str) and key.kind == "float" and value in ("inf", "Infinity"):
         value = math.inf  # JSON has no infinity: run.json holds the string
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise UsageError(f"{where}: {key.name} is a number{' of' + unit if unit else ''}, got {_shown(value)}")
+        way = "; 64e9 is 64 GB" if key.unit == "bytes" else ""
+        raise UsageError(f"{where}: {key.name} is a number{' of' + unit if unit else ''}, got {_shown(value)}{way}")
     if key.kind == "int":
         if not math.isfinite(value) or value != int(value):
             raise UsageError(f"{where}: {key.name} is a whole number, got {_shown(value)}")

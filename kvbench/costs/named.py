@@ -28,14 +28,15 @@ def find_device(name: str) -> Device:
 
 def find_model(name: str) -> Model:
     """A built-in model, or a Hugging Face config.json where the name has a `/` or ends in `.json`."""
-    if "/" in name or name.endswith(".json"):
+    if name in MODELS:
+        return MODELS[name]
+    if ("/" in name or name.endswith(".json")) and Path(name).exists():
         from .config_json import read_config_json
 
         return read_config_json(name)
-    if name in MODELS:
-        return MODELS[name]
-    nearest = difflib.get_close_matches(name.lower(), MODELS, n=1, cutoff=0.0)[0]
+    called = name.lower().rpartition("/")[2] or name.lower()  # of a hub's name, what follows the owner
+    nearest = difflib.get_close_matches(called, MODELS, n=1, cutoff=0.0)[0]
+    what = "no such file, and no known model" if "/" in name or name.endswith(".json") else "unknown model"
     raise UsageError(
-        f"unknown model {name!r}; the nearest is {nearest!r} (`kvbench list` shows all; "
-        "a path to a config.json works too)"
+        f"{what} {name!r}; the nearest is {nearest!r} (`kvbench list` shows all; a path to a config.json works too)"
     )

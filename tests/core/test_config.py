@@ -74,6 +74,8 @@ def test_values_of_assignments(text, name, value):
         ("sed=1", "unknown key sed; the nearest is seed"),
         ("foo=1", "unknown key foo; `kvbench config` shows them all"),
         ("rate=1", "the nearest is trace.rate"),
+        ("arivals.rate=1", "the nearest is arrivals.rate"),
+        ("cache.policy=1", "unknown key cache.policy; cache has kind, share"),
         ("arrivals.rte=1", "the nearest is arrivals.rate"),
         ("arrivals=1", "arrivals is a table of keys"),
         ("seed", "write it as key=value"),
