@@ -211,6 +211,27 @@ def _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, str
 
 
 @jit
+def _weigh(
+    scores, seen, begin, stop, lengths, window, count, part, stats, fade, scales, scale_rows, next_scale_rows, geometry,
+    padded, stride, factors,
+):  # fmt: skip
+    """Scores of the tile begin to stop become weights, for each row's own tokens, which are written to seen."""
+    for i in range(count):
+        seen[2 * i] = max(lengths[i] - window - begin, 0) if window > 0 else 0
+        seen[2 * i + 1] = min(stop, lengths[i]) - begin
+        tokens = seen[2 * i + 1] - seen[2 * i]
+        if tokens <= 0:
+            continue
+        weights, mine = at(scores, (i * TILE_TOKENS + seen[2 * i]) * stride), at(scale_rows, seen[2 * i])
+        if geometry.scaled:
+            _apply_scales(weights, tokens, stride, padded, scales, mine, next_scale_rows, 0, geometry, factors)
+        peak, mass = pointer(stats[part + i, 0]), pointer(stats[part + i, 1])
+        soften(weights, tokens, stride, peak, mass, at(fade, i * stride))
+        if geometry.scaled:
+            _apply_scales(weights, tokens, stride, padded, scales, mine, next_scale_rows, 1, geometry, factors)
+
+
+@jit
 def _gather_heads(outs, kv, rows, next_lines, seen, geometry, padded, scores, stride, fade, count):
     """What one tile adds to the outputs of all heads; meanwhile K of the next tile is asked for.
 
@@ -282,25 +303,10 @@ def attend(q, data, scale_array, tables, lengths, items, first, last, geometry, 
                 _fill_rows(next_rows, next_lines, next_scale_rows, other, start, tile_end, geometry)
             tokens = stop - begin
             _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride, count)
-            for i in range(count):
-                length = lengths[row + i]
-                seen[2 * i] = max(length - window - begin, 0) if window > 0 else 0
-                seen[2 * i + 1] = min(stop, length) - begin
-                tokens = seen[2 * i + 1] - seen[2 * i]
-                if tokens <= 0:
-                    continue
-                weights = at(scores, (i * TILE_TOKENS + seen[2 * i]) * stride)
-                scale_row = at(scale_rows, seen[2 * i])
-                if geometry.scaled:
-                    _apply_scales(
-                        weights, tokens, stride, padded, scales, scale_row, next_scale_rows, 0, geometry, factors
-                    )
-                peak, mass = pointer(stats[part + i, 0]), pointer(stats[part + i, 1])
-                soften(weights, tokens, stride, peak, mass, at(fade, i * stride))
-                if geometry.scaled:
-                    _apply_scales(
-                        weights, tokens, stride, padded, scales, scale_row, next_scale_rows, 1, geometry, factors
-                    )
+            _weigh(
+                scores, seen, begin, stop, at(pointer(lengths), row), window, count, part, stats, fade, scales,
+                scale_rows, next_scale_rows, geometry, padded, stride, factors,
+            )  # fmt: skip
             _gather_heads(outs, kv, rows, next_lines, seen, geometry, padded, scores, stride, fade, count)
             rows, next_rows, lines, next_lines = next_rows, rows, next_lines, lines
             scale_rows, next_scale_rows = next_scale_rows, scale_rows
