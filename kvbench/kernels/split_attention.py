@@ -194,16 +194,41 @@ def _apply_scales(weights, tokens, stride, padded, scales, rows, next_rows, side
 
 @jit
 def _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride, count):
-    """Scores of one tile for all heads of `count` rows; meanwhile its V is asked for."""
+    """Scores of one tile for all heads of `count` rows; meanwhile its V is asked for.
+
+    The first row does that for all.
+    """
     head_dim = geometry.head_dim
     for h in range(geometry.kv_heads):
-        offset, asked = h * geometry.head, at(lines, h * tokens)
+        offset = h * geometry.head
         for i in range(count):
+            asked, there = (at(lines, h * tokens), geometry.side) if i == 0 else (rows, -1)
             for g in range(0, padded, HEADS_AT_ONCE):
                 heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
                 query = at(queries, (i * geometry.kv_heads * padded + head) * head_dim)
                 out = at(scores, i * TILE_TOKENS * stride + head)
-                score_tile(query, kv, rows, asked, offset, geometry.side, out, stride, tokens, head_dim, heads)
+                score_tile(query, kv, rows, asked, offset, there, out, stride, tokens, head_dim, heads)
+
+
+@jit
+def _weigh(
+    scores, seen, begin, stop, lengths, window, count, part, stats, fade, scales, scale_rows, next_scale_rows, geometry,
+    padded, stride, factors,
+):  # fmt: skip
+    """Scores of the tile begin to stop become weights, for each row's own tokens, which are written to seen."""
+    for i in range(count):
+        seen[2 * i] = max(lengths[i] - window - begin, 0) if window > 0 else 0
+        seen[2 * i + 1] = min(stop, lengths[i]) - begin
+        tokens = seen[2 * i + 1] - seen[2 * i]
+        if tokens <= 0:
+            continue
+        weights, mine = at(scores, (i * TILE_TOKENS + seen[2 * i]) * stride), at(scale_rows, seen[2 * i])
+        if geometry.scaled:
+            _apply_scales(weights, tokens, stride, padded, scales, mine, next_scale_rows, 0, geometry, factors)
+        peak, mass = pointer(stats[part + i, 0]), pointer(stats[part + i, 1])
+        soften(weights, tokens, stride, peak, mass, at(fade, i * stride))
+        if geometry.scaled:
+            _apply_scales(weights, tokens, stride, padded, scales, mine, next_scale_rows, 1, geometry, factors)
 
 
 @jit
@@ -219,14 +244,14 @@ def _gather_heads(outs, kv, rows, next_lines, seen, geometry, padded, scores, st
             begin, tokens = seen[2 * i], seen[2 * i + 1] - seen[2 * i]
             if tokens <= 0:
                 continue
-            asked, weights = at(next_lines, h * tokens), at(scores, (i * TILE_TOKENS + begin) * stride)
+            mine, weights = at(rows, begin), at(scores, (i * TILE_TOKENS + begin) * stride)
+            asked, there = (at(next_lines, h * tokens), 0) if i == 0 else (mine, -1)
             for g in range(0, padded, HEADS_AT_ONCE):
                 heads, head = min(HEADS_AT_ONCE, padded - g), h * padded + g
                 result, fades = at(outs, (i * heads_of_row + head) * head_dim), at(fade, i * stride + head)
                 gather_tile(
-                    result, fades, at(weights, head), stride, kv, at(rows, begin), asked, offset, 0, tokens, head_dim,
-                    heads,
-                )  # fmt: skip
+                    result, fades, at(weights, head), stride, kv, mine, asked, offset, there, tokens, head_dim, heads
+                )
 
 
 @entry
@@ -278,25 +303,10 @@ def attend(q, data, scale_array, tables, lengths, items, first, last, geometry, 
                 _fill_rows(next_rows, next_lines, next_scale_rows, other, start, tile_end, geometry)
             tokens = stop - begin
             _score_heads(queries, kv, rows, lines, tokens, geometry, padded, scores, stride, count)
-            for i in range(count):
-                length = lengths[row + i]
-                seen[2 * i] = max(length - window - begin, 0) if window > 0 else 0
-                seen[2 * i + 1] = min(stop, length) - begin
-                tokens = seen[2 * i + 1] - seen[2 * i]
-                if tokens <= 0:
-                    continue
-                weights = at(scores, (i * TILE_TOKENS + seen[2 * i]) * stride)
-                scale_row = at(scale_rows, seen[2 * i])
-                if geometry.scaled:
-                    _apply_scales(
-                        weights, tokens, stride, padded, scales, scale_row, next_scale_rows, 0, geometry, factors
-                    )
-                peak, mass = pointer(stats[part + i, 0]), pointer(stats[part + i, 1])
-                soften(weights, tokens, stride, peak, mass, at(fade, i * stride))
-                if geometry.scaled:
-                    _apply_scales(
-                        weights, tokens, stride, padded, scales, scale_row, next_scale_rows, 1, geometry, factors
-                    )
+            _weigh(
+                scores, seen, begin, stop, at(pointer(lengths), row), window, count, part, stats, fade, scales,
+                scale_rows, next_scale_rows, geometry, padded, stride, factors,
+            )  # fmt: skip
             _gather_heads(outs, kv, rows, next_lines, seen, geometry, padded, scores, stride, fade, count)
             rows, next_rows, lines, next_lines = next_rows, rows, next_lines, lines
             scale_rows, next_scale_rows = next_scale_rows, scale_rows

@@ -101,8 +101,9 @@ def _scores(
 
             def products(i: Any, sums: list[Any]) -> list[Any]:
                 place = builder.mul(i, I64(LANES))
-                for key in next_keys * max(ASKED * LANES // line_of(kv_type), 1):
-                    ask_for_channel(builder, kv_type, key, place, 2)
+                with builder.if_then(builder.icmp_signed(">=", ahead_offset, I64(0))):
+                    for key in next_keys * max(ASKED * LANES // line_of(kv_type), 1):
+                        ask_for_channel(builder, kv_type, key, place, 2)
                 parts = [read(builder, key, place) for key in keys]
                 added = list(sums)
                 for g in range(group):
@@ -151,8 +152,9 @@ def _weighted_sum(
 
         def add_token(token: Any, sums: list[Any]) -> list[Any]:
             value, next_value = row(rows, token, offset), row(ahead, token, ahead_offset)
-            for start in range(0, width * LANES, line // ASKED):
-                ask_for_channel(builder, kv_type, next_value, builder.add(channel, I64(start)), 2)
+            with builder.if_then(builder.icmp_signed(">=", ahead_offset, I64(0))):
+                for start in range(0, width * LANES, line // ASKED):
+                    ask_for_channel(builder, kv_type, next_value, builder.add(channel, I64(start)), 2)
             parts = [read(builder, value, builder.add(channel, I64(v * LANES))) for v in range(width)]
             mine = element(builder, weights, builder.mul(token, weights_stride))
             shares = [spread(builder, builder.load(element(builder, mine, g))) for g in heads_of]
@@ -248,7 +250,7 @@ score_tile: Any = _score_tile_plain if PLAIN else _score_tile
 q             pointer to (heads, head_dim) float32, scaled;  heads is 1, 2 or 4
 kv            pointer to the cache: float32, uint16 (bf16 bits), int8 without its scale, or uint8 (int4)
 rows, ahead   pointers to int64: rows of this tile, and what to ask for; read up to LANES - 1 entries past tokens
-offset        of K or V and the KV head inside a row;  ahead_offset the same for what is asked for
+offset        of K or V and the KV head inside a row;  ahead_offset the same for what is asked for, -1: nothing is
 out           pointer to (tokens, out_stride) float32; scores of up to LANES - 1 tokens more are written
 tokens        1 or more
 """

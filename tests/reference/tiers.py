@@ -93,11 +93,15 @@ class Tiered:
             move.land()
 
     def _note_ends(self):
-        while self.next_end() <= self.now:
+        while self._next_of_links() <= self.now:
             self.ended.append(min(self.links, key=lambda link: link.next_end()).pop())
 
     def next_end(self):
-        """When the next transfer of all ends. Ties go to the link that was made first."""
+        """When somebody hears of an end next."""
+        return self.now if self.ended else self._next_of_links()
+
+    def _next_of_links(self):
+        """Ties go to the link that was made first."""
         return min(link.next_end() for link in self.links)
 
     def write(self):
