@@ -38,7 +38,7 @@ from .notes import beam_notes, excluded_notes, fault_notes, honest_notes, outsid
 from .refusals import clip_notes, failures, refusals
 from .step_times import step_costs
 from .system import System, build_system, parallelism
-from .tiers import tier_notes
+from .tiers import state_at_start, tier_notes
 
 if TYPE_CHECKING:
     from ..measured.run import MeasuredRun
@@ -167,7 +167,7 @@ def _record(
         run=configured.name,
         fingerprint=requests.fingerprint(),
         clock=config["clock"],
-        cache_state=config["cache.state"],
+        cache_state=state_at_start(config),
         cache_kind=config["cache.kind"],
         preset=preset.name,
         engine=preset.engine,

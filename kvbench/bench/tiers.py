@@ -156,7 +156,7 @@ def tier_notes(config: Config) -> tuple[str, ...]:
     """What a reader must know of a tier that does not begin empty."""
     if not has_tiers(config):
         return ()
-    names = [name for name in ("host", "storage") if config[f"tiers.{name}.state"] != "cold"]
+    names = [name for name in _tiers_of(config) if config[f"tiers.{name}.state"] != "cold"]
     types = {config[f"tiers.{name}.kv_dtype"] for name in ("host", "storage")} - {"auto", config["kv_dtype"]}
     return tuple(
         f"tiers hold KV as {name}: a hit from there is not what was computed; kvbench kernels --experiment kv-type "
@@ -166,8 +166,22 @@ def tier_notes(config: Config) -> tuple[str, ...]:
         f"tiers.{name}.state = {config[f'tiers.{name}.state']}: what lies there at t = 0 was never computed in this "
         "run, so its hits stand for a second visit"
         for name in names
-        if name == "host" or config["tiers.storage.blocks"] or config["tiers.storage.bytes"]
     )
+
+
+def state_at_start(config: Config) -> str:
+    """The state of the device's cache at t = 0, and of the tiers behind it where that is another one than cold."""
+    told = [
+        f"{name} {state}" for name in _tiers_of(config) if (state := _state(config, f"tiers.{name}.state")) != "cold"
+    ]
+    return str(config["cache.state"]) + (f" ({'; '.join(told)})" if told else "")
+
+
+def _tiers_of(config: Config) -> tuple[str, ...]:
+    if not has_tiers(config):
+        return ()
+    has_storage = config["tiers.storage.blocks"] or config["tiers.storage.bytes"]
+    return ("host", "storage") if has_storage else ("host",)
 
 
 def _outage(at_s: float, for_s: float) -> tuple[int, ...]:

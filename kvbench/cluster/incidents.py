@@ -81,6 +81,7 @@ def check_incidents(incidents: tuple[Incident, ...], settings: EngineSettings) -
             (settings.cache.copy_on_write, "cache.copy_on_write"),
             (settings.cache.allocation != "paged", f"cache.allocation = {settings.cache.allocation}"),
             (settings.backup_ns_per_block > 0, "cache.backup"),
+            (settings.tiers.on, "tiers.*"),  # its copies under way would land in the engine that takes its place
         ):
             if idle:
                 raise UsageError(

@@ -74,8 +74,10 @@ FAULTS_OF_HOSTS = frozenset(
 FAULTS_OF_STORAGE = frozenset(
     {"failed_copy_is_done", "miss_keeps_memory", "short_prefetch_keeps_key", "prefetch_from_wrong_start"}
 )
-RECORD_BYTES = 250
-"""What a simulated block of any tier takes here, at most."""
+_RECORD_BYTES = {"radix": 370, "hash": 110}
+_TIER_RECORD_BYTES = {"lru": 64, "arc": 140}
+_OTHER_RECORD_BYTES = 300
+"""What a simulated block takes here, at most: by kind of the device's cache, and by eviction policy of a tier."""
 
 
 def is_prefill_first(settings: EngineSettings) -> bool:
@@ -98,9 +100,12 @@ def _check_blocks(settings: EngineSettings) -> None:
             f"{MOST_CHECKED_BLOCKS:,} in all are the most"
         )
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if blocks * RECORD_BYTES > here:
+    needed = settings.cache.num_blocks * _RECORD_BYTES.get(settings.cache.kind, _OTHER_RECORD_BYTES)
+    for count, policy in ((tiers.host_blocks, tiers.eviction), (tiers.store.blocks, tiers.store.eviction)):
+        needed += count * _TIER_RECORD_BYTES.get(policy, _OTHER_RECORD_BYTES)
+    if needed > here:
         raise UsageError(
-            f"records of {blocks:,} blocks need {blocks * RECORD_BYTES / 1e9:.0f} GB of this machine's memory, and it "
+            f"records of {blocks:,} blocks need {needed / 1e9:.0f} GB of this machine's memory, and it "
             f"has {here / 1e9:.0f}; lower {largest}"
         )
 

@@ -390,14 +390,17 @@ def register_all(hashes, pool, contents_of, row, start, stop):
     if hashes.order.tells:
         for i in range(start, stop):
             note_change(hashes.order, contents_of[i])
-    new, used, seen = 0, 0, hashes.watch_seen
+    new, used, again, seen = 0, 0, stop - start, hashes.watch_seen
     for i in range(start, stop):
         if i + AHEAD < stop:
             prefetch(table, _tag(contents_of[i + AHEAD]) & mask)
         block = np.int64(row[i])
+        if contents[block] == contents_of[i]:
+            continue  # a sequence that shares it has registered it
         seen = seen or contents_of[i] == watch
         first, entry_used = register(table, contents, block, contents_of[i])
         used += entry_used
+        again -= 1
         if first == NO_BLOCK:
             new += 1
         else:
@@ -405,7 +408,7 @@ def register_all(hashes, pool, contents_of, row, start, stop):
     hashes.watch_seen = seen
     hashes.distinct += new
     hashes.used += used
-    hashes.registered += stop - start
+    hashes.registered += stop - start - again
 
 
 @entry

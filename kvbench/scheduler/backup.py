@@ -46,9 +46,17 @@ def offer(e, slot, node):
     """Hold whole blocks that were not offered yet. node: end of their path in the tree (radix).
 
     Not of a prompt that is computed in part: were it preempted, it would come back to copies that hold its memory.
+    Nor of one whose namespace was flushed since it was admitted: what it has computed is of no use under the new name.
     """
-    if e.rules.backs_up and e.slots.rec[slot, COMPUTED] >= e.seqs.prompt[e.slots.rec[slot, SEQ]]:
+    seq = e.slots.rec[slot, SEQ]
+    if e.rules.backs_up and e.slots.rec[slot, COMPUTED] >= e.seqs.prompt[seq] and not is_flushed(e, seq):
         _offer(e, slot, node)
+
+
+@inline
+def is_flushed(e, seq):
+    """Its namespace was flushed since it was admitted: nobody finds any more what it publishes."""
+    return e.seqs.root[seq] != e.seqs.namespace[seq]
 
 
 @jit
@@ -132,7 +140,7 @@ def _name(e, seq, start, stop):
     """
     t, tier = e.tiers, e.tiers.host
     row = t.of_seq[seq]
-    namespace = np.int64(0) if tier.ignores_namespace else e.seqs.namespace[seq]
+    namespace = np.int64(0) if tier.ignores_namespace else e.seqs.root[seq]
     known, content = np.int64(0), root_hash(namespace)
     if start > 0 and row[NAMED] == start:
         known = start

@@ -21,7 +21,7 @@ from ..memory.pool import list_give, ring_give, ring_take
 from ..prefix import block_hash, forgetting, radix
 from ..prefix.keys import fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
-from .backup import offer
+from .backup import is_flushed, offer
 from .state_columns import (
     BLOCKS,
     CHAIN,
@@ -233,18 +233,11 @@ def publish_finished(e, slot):
     node = np.int64(0)
     if e.rules.cache_kind == RADIX:
         node = e.slots.rec[slot, NODE]
-        if e.rules.keeps and not _is_stale(e, slot):
+        if e.rules.keeps and not is_flushed(e, e.slots.rec[slot, SEQ]):
             node = _insert(e, slot, np.int64(1))
     elif not e.rules.hit_same_step:
         _publish_computed(e, slot)
     offer(e, slot, node)
-
-
-@inline
-def _is_stale(e, slot):
-    """Its namespace was flushed since it was admitted: nobody finds any more what it publishes."""
-    seq = e.slots.rec[slot, SEQ]
-    return e.seqs.root[seq] != e.seqs.namespace[seq]
 
 
 @jit
@@ -307,7 +300,7 @@ def release(e, slot):
     rec = e.slots.rec
     row = e.slots.table[slot]
     held = rec[slot, BLOCKS]
-    is_stale = _is_stale(e, slot)
+    is_stale = is_flushed(e, rec[slot, SEQ])
     e.slots.holders -= 1
     e.table_blocks -= held
     e.context -= rec[slot, COMPUTED]

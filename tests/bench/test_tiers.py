@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvbench.bench.system import build_system
+from kvbench.bench.tiers import state_at_start
 from kvbench.cli import call
 from kvbench.core.errors import UsageError
 from kvbench.report.pictures.gather import charts_of, read_named
@@ -40,6 +41,23 @@ def test_what_does_not_go_together_is_one_line(texts, words):
     with pytest.raises(UsageError, match=words) as error:
         build_system(configured(*texts).config)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "state"),
+    [
+        ((), "cold"),
+        (("tiers.host.state=warm",), "cold (host warm)"),
+        (("tiers.storage.state=warm",), "cold"),  # there is none
+        (
+            ("tiers.storage.blocks=4000", "tiers.storage.state=warm", "tiers.host.state=warm"),
+            "cold (host warm; storage warm)",
+        ),
+    ],
+)
+def test_a_warm_tier_is_no_cold_cache(more, state):
+    """Runs of other states are not compared: a warm host must not pass for a first visit."""
+    assert state_at_start(build_system(configured("tiers.host.ratio=1", *more).config).config) == state
 
 
 @pytest.mark.parametrize(("preset", "load", "closed"), [("vllm", "whole", False), ("sglang", "layerwise", True)])

@@ -74,3 +74,37 @@ def test_a_run_in_which_all_fails_is_no_success(capsys):
     line = ["run", "chat", "--num-prompts", "4", "--replicas", "2", *options(drained), "-q"]
     assert call(line) == 1
     assert "nothing was measured: all 4 sequences failed" in capsys.readouterr().err
+
+
+FLUSHED = ("num_prompts=3", "arrivals.process=constant", "arrivals.rate=0.5", "lengths.prompt=1", "lengths.output=3",
+           "sharing.groups=1", "sharing.prefix=4096", "sessions.turns=1", "tiers.host.blocks=2000")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "chunks", [("scheduler.max_num_batched_tokens=512",), ("preset=sglang", "scheduler.chunked_prefill_size=512")]
+)
+def test_what_was_computed_before_a_flush_is_no_hit_behind_it_in_a_tier_either(chunks):
+    """The flush falls into the first prefill, which ends behind it: the second request is the first of new weights."""
+    changes = [("--set", key) for key in (*FLUSHED, *chunks, "flush=[{at_s=2.05}]", "check=true")]
+    found = run(configure("chat", changes=changes)).journal
+    assert found.scheduled_ns[0] < 2_050_000_000 < found.first_token_ns[0]
+    assert found.cached_tokens.tolist() == [0, 0, 4096]
+
+
+SMALL = ("num_prompts=12", "arrivals.rate=20", "lengths.prompt={distribution='uniform', min=3, max=60}",
+         "lengths.output={distribution='uniform', min=1, max=30}", "sharing.groups=2", "sharing.prefix=40",
+         "sessions.turns=2", "check=true")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("preset=sglang", "flush=[{at_s=0.3}]", "tiers.host.blocks=500", "links.host.down=0.01"),
+        ("preset=sglang", "flush=[{at_s=0.3}]", "cache.backup=true"),
+        ("lengths.samples=3", "cache.copy_on_write=true", "cache.hit_same_step=false"),
+        ("beam.width=2", "cache.copy_on_write=true", "cache.hit_same_step=false"),
+    ],
+)
+def test_blocks_that_are_copied_or_shared_keep_their_books(keys):
+    """A flush while a copy reads; samples that each register the block that they share."""
+    assert run(configure("chat", changes=[("--set", key) for key in (*SMALL, *keys)])).record.complete

@@ -16,6 +16,7 @@ from kvbench.core.errors import UsageError
 from kvbench.core.journal import FAILED, FINISHED, NEVER
 from kvbench.engine.integrity import check_integrity
 from kvbench.routing.settings import RouterSettings
+from kvbench.tiers.rules import TierRules
 
 from ..engine.test_clients import plain
 from ..engine.test_runs import EACH, SGLANG, VLLM
@@ -132,7 +133,9 @@ def test_nobody_is_left():
     assert (journal.status[journal.arrival_ns >= 65_000] == FINISHED).all()
 
 
-@pytest.mark.parametrize("change", [{"batching": "static"}, {"backup_ns_per_block": 5}])
+@pytest.mark.parametrize(
+    "change", [{"batching": "static"}, {"backup_ns_per_block": 5}, {"tiers": TierRules(host_blocks=8)}]
+)
 def test_who_cannot_restart(change):
     with pytest.raises(UsageError, match="cannot restart"):
         Fleet(members(replace(VLLM, **change)), RouterSettings(), incidents=(Incident(0, 0, "restart"),)).check()
