@@ -36,7 +36,7 @@ from kvbench.engine.settings import EngineSettings
 from kvbench.offline.replay import replay_cache
 from kvbench.offline.shared import Offline
 from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
-from kvbench.tiers.host import make_host
+from kvbench.tiers.copies import make_host
 from kvbench.tiers.rules import HostLink, LinkRules, StoreRules, TierRules
 from kvbench.workload.build import build_workload
 

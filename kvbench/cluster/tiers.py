@@ -12,7 +12,7 @@ from ..engine.attribution import Fetch
 from ..engine.break_even import break_even
 from ..engine.settings import EngineSettings
 from ..scheduler.state import Engine
-from ..tiers.host import EVICTED, LOADED, REFUSED, WRITTEN
+from ..tiers.copies import EVICTED, LOADED, REFUSED, WRITTEN
 from ..tiers.state import (
     ARRIVED_BLOCKS,
     ASKED_BLOCKS,

@@ -32,7 +32,7 @@ from ..scheduler.state_columns import (
     NO_SEQ,
     NO_SLOT,
 )
-from ..tiers.host import policy_of
+from ..tiers.copies import policy_of
 from ..tiers.state import Storage, make_storage, make_tiers
 from .arrival import Arrivals, arrivals
 from .forking import check_requests, with_beams

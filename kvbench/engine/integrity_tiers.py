@@ -30,7 +30,7 @@ from ..prefix.node import CHILDREN, LENGTH, LOCK
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import FETCHING
 from ..tiers.arc import NEITHER, T1, T2
-from ..tiers.host import ABSENT, CONFIRMED, COPYING, NO_SLOT, HostTier
+from ..tiers.copies import ABSENT, CONFIRMED, COPYING, NO_SLOT, HostTier
 from ..tiers.state import PF_DONE, PREFETCH_STATE
 
 Bools = NDArray[np.bool_]

@@ -29,7 +29,8 @@ from ..memory.operations import (
     STORE,
 )
 from ..prefix.node import CHILDREN, LENGTH, LOCK, PARENT
-from ..tiers.host import ABSENT, CONFIRMED, COPYING, slot_of
+from ..tiers.copies import ABSENT, CONFIRMED, COPYING
+from ..tiers.host import slot_of
 
 
 @jit

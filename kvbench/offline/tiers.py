@@ -20,7 +20,7 @@ from ..prefix.chain_hash import root_hash
 from ..prefix.changes import IS_STORED
 from ..scheduler.state import Engine
 from ..scheduler.state_columns import RADIX
-from ..tiers import host
+from ..tiers import copies, host
 from ..tiers.state import HOST_TOKENS, STORE_TOKENS, Tiers, make_storage, make_tiers, times_offered
 from .warm_tiers import prepare_pools
 
@@ -94,7 +94,7 @@ def _write_through(e, t, seq, has_store):
     host.touch(tier, 0, stop)
     if t.min_offers > 1:
         for i in range(stop):
-            if host.slot_of(tier, tier.names[i]) == host.NO_SLOT and times_offered(t, tier.names[i]) < t.min_offers:
+            if host.slot_of(tier, tier.names[i]) == copies.NO_SLOT and times_offered(t, tier.names[i]) < t.min_offers:
                 stop = i
                 break
     _write(e, t, tier, seq, 0, stop)
@@ -107,7 +107,7 @@ def _write(e, t, tier, seq, start, stop):
     """Blocks of a sequence, by the host's names, into a tier. Returns how far it took them, or had them."""
     names = t.host.names
     for i in range(start, stop):
-        if host.slot_of(tier, names[i]) == host.NO_SLOT:
+        if host.slot_of(tier, names[i]) == copies.NO_SLOT:
             parent = names[i - 1] if i > 0 else root_hash(e.seqs.namespace[seq])
             if not host.put(tier, names[i], parent, i):
                 stop = i
@@ -124,9 +124,9 @@ def _write_back(e, t, has_store):
         order = e.tree.order
     for i in range(order.num_changes):
         content = order.changes[i] | IS_STORED
-        if order.changes[i] & IS_STORED or host.slot_of(t.host, content) != host.NO_SLOT:
+        if order.changes[i] & IS_STORED or host.slot_of(t.host, content) != copies.NO_SLOT:
             continue
         host.put(t.host, content, np.int64(0), np.int64(0))
-        if has_store and host.slot_of(t.store, content) == host.NO_SLOT:
+        if has_store and host.slot_of(t.store, content) == copies.NO_SLOT:
             host.put(t.store, content, np.int64(0), np.int64(0))
     order.num_changes = 0

@@ -15,8 +15,8 @@ from ..core.requests import I64, Requests
 from ..engine.settings import EngineSettings
 from ..prefix.chain_hash import root_hash
 from ..scheduler.state import Engine
-from ..tiers import host
-from ..tiers.host import HostTier
+from ..tiers import copies, host
+from ..tiers.copies import HostTier
 from ..tiers.state import Tiers
 from .order import arrival_order
 from .visited import visited_tokens
@@ -66,7 +66,7 @@ def _write(e, t, tier, seq, blocks):
     host.name_blocks(t.host, e.block_keys, seq, namespace, blocks)
     host.touch_names(tier, names, 0, blocks)
     for i in range(blocks):
-        if host.slot_of(tier, names[i]) == host.NO_SLOT:
+        if host.slot_of(tier, names[i]) == copies.NO_SLOT:
             parent = names[i - 1] if i > 0 else root_hash(namespace)
             if not host.put(tier, names[i], parent, i):
                 break

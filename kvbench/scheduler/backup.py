@@ -36,7 +36,7 @@ from ..memory.operations import (
 )
 from ..prefix.chain_hash import root_hash
 from ..prefix.hold import hold, let_go
-from ..tiers import host, paths
+from ..tiers import copies, host, paths
 from ..tiers.state import CONTENT, NAMED, times_offered
 from .state_columns import COMPUTED, HALF_PERSISTED, NO_PARENT, RADIX, SEQ
 
@@ -126,7 +126,7 @@ def _reserve(e, row):
             if path[i] <= 0 and times_offered(t, names[i]) < t.min_offers:
                 path[i] = paths.LEFT_OUT
     count, end = paths.reserve_path(tier, names, start, stop, path, (e.rules.planted & NO_PARENT) != 0)
-    tier.counters[host.REFUSED] += stop - end
+    tier.counters[copies.REFUSED] += stop - end
     paths.release_path(tier, first, stop, path, False)
     attach_tier(ops, row, tier.slots, 0, count)
     return count

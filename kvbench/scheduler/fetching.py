@@ -51,7 +51,7 @@ from ..prefix.chain_hash import chain
 from ..prefix.hold import let_go
 from ..prefix.keys import fill_keys
 from ..prefix.ranked import REGISTERED, RELEASED, SHARED_AGAIN
-from ..tiers import host, paths
+from ..tiers import copies, host, paths
 from ..tiers.state import HOST_TOKENS, NAMESPACE, SINCE, TRIED, WAIT_IN_STEPS, WAIT_QUEUED
 from . import kv, shadow
 from .backup import written
@@ -226,7 +226,7 @@ def _begin(e, seq, hits, stop, link):
     attach_tier(ops, at, tier.slots, hits, stop)
     if not e.rules.planted & LOAD_UNHELD:
         paths.pin(tier, tier.slots, hits, count)
-    tier.counters[host.LOADED] += count
+    tier.counters[copies.LOADED] += count
     if t.layerwise:
         _publish(e, at, seq, hits, stop, row)
     num_bytes, fragments = count * t.block_bytes, count * t.block_fragments

@@ -41,7 +41,7 @@ from ..memory.operations import (
 )
 from ..prefix.chain_hash import chain, root_hash
 from ..prefix.keys import fill_keys
-from ..tiers import host, paths
+from ..tiers import copies, host, paths
 from ..tiers.rules import BEST_EFFORT, TIMEOUT
 from ..tiers.state import (
     ARRIVED_BLOCKS,
@@ -125,7 +125,7 @@ def _ask(e, seq):
 def _misname(e, seq, backed, start, stop):
     """A planted fault: names go on from the last block that the host has, with tokens from behind the whole match."""
     names = e.tiers.host.names
-    e.tiers.host.named = host.NOBODY
+    e.tiers.host.named = copies.NOBODY
     content = names[backed - 1] if backed > 0 else root_hash(e.seqs.namespace[seq])
     fill_keys(e.block_keys, seq, start, stop, names)
     for i in range(start, stop):
@@ -177,10 +177,10 @@ def _take_for_another(e, count, last, named):
     """A planted fault: the last slot of a batch of `count` is taken under the name of a later block."""
     tier = e.tiers.host
     path, slot = tier.path, np.int64(tier.path[last])
-    path[last] = host.NO_SLOT
+    path[last] = copies.NO_SLOT
     host.unlock(tier, slot)
     host.give_up(tier, slot)
-    above = np.int64(path[last - 1]) if tier.closed and last > 0 else host.NO_PARENT
+    above = np.int64(path[last - 1]) if tier.closed and last > 0 else copies.NO_PARENT
     tier.slots[count - 1] = host.reserve(tier, tier.names[named], above, named)
 
 

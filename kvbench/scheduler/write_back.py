@@ -18,7 +18,7 @@ from ..costs.links import transfer_ns
 from ..memory import links
 from ..memory.operations import BACKUP, NOBODY, attach_tier, open_row
 from ..prefix.changes import IS_STORED
-from ..tiers import host
+from ..tiers import copies, host
 from . import fetching, prefetching
 from .state_columns import RADIX, WRITE_BACK_UNHELD
 
@@ -65,9 +65,9 @@ def write(e):
         content = change | IS_STORED
         if not host.is_wanted(tier, host.slot_of(tier, content)):
             continue
-        slot = host.reserve(tier, content, host.NO_PARENT, np.int64(0))
-        if slot == host.NO_SLOT:
-            tier.counters[host.REFUSED] += 1
+        slot = host.reserve(tier, content, copies.NO_PARENT, np.int64(0))
+        if slot == copies.NO_SLOT:
+            tier.counters[copies.REFUSED] += 1
             continue
         if e.rules.planted & WRITE_BACK_UNHELD:
             host.unlock(tier, slot)

@@ -17,7 +17,8 @@ from ..core.jit import jit
 from ..prefix.node import LOCK
 from . import host
 from .arc import NEITHER, T1, append, prepend, to_front, unlink
-from .host import ABSENT, CONFIRMED, COPYING, EVICTED, NO_PARENT, NO_SLOT, WRITTEN, find_next, find_slot, place_of
+from .copies import ABSENT, CONFIRMED, COPYING, EVICTED, NO_PARENT, NO_SLOT, WRITTEN
+from .host import find_next, find_slot, place_of
 
 LEFT_OUT = np.int32(-(1 << 30))
 """In a path: no copy is to be made of this one."""

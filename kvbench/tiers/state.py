@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.jit import jit, struct
 from ..memory.links import DELAY, Links, add_link
-from .host import HostTier, make_host
+from .copies import HostTier, make_host
 from .rules import STOP_POLICIES, StoreRules, TierRules
 
 # Columns of Tiers.of_seq.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ..prefix.node import ACCESS, CREATED
 from ..tiers import probe
-from ..tiers.host import NO_SLOT, make_host, policy_of
+from ..tiers.copies import NO_SLOT, make_host, policy_of
 from .recording import Row
 from .stream import Observed
 

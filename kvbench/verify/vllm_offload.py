@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from ..prefix.node import ACCESS
 from ..tiers import probe
 from ..tiers.arc import T1, T2
-from ..tiers.host import ARC, CONFIRMED, COPYING, NO_SLOT, make_host, policy_of
+from ..tiers.copies import ARC, CONFIRMED, COPYING, NO_SLOT, make_host, policy_of
 from .recording import Row
 from .stream import Observed, follow
 

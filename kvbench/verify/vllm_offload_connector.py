@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..tiers.host import CONFIRMED
+from ..tiers.copies import CONFIRMED
 from .recording import Row
 from .scheduler_stream import Planned
 from .stream import Observed

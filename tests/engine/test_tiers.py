@@ -14,7 +14,7 @@ from kvbench.core.errors import KvbenchError
 from kvbench.core.journal import FINISHED
 from kvbench.engine.settings import EngineSettings
 from kvbench.offline.warm import prepared
-from kvbench.tiers.host import EVICTED, LOADED, WRITTEN
+from kvbench.tiers.copies import EVICTED, LOADED, WRITTEN
 from kvbench.tiers.rules import HostLink, LinkRules, StoreRules, TierRules
 from kvbench.tiers.state import HOST_TOKENS, WAIT_QUEUED
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvbench.cluster.simulation import Simulation
 from kvbench.engine.settings import EngineSettings
 from kvbench.scheduler.rules import PREFILL_FIRST, CacheRules, SchedulerRules
-from kvbench.tiers.host import CONFIRMED, EVICTED, LOADED, WRITTEN
+from kvbench.tiers.copies import CONFIRMED, EVICTED, LOADED, WRITTEN
 from kvbench.tiers.rules import HostLink, LinkRules, StoreRules, TierRules
 from kvbench.tiers.state import HOST_TOKENS, STORE_TOKENS, WAIT_QUEUED
 

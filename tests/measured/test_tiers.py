@@ -16,7 +16,7 @@ from kvbench.measured.page_files import PageFiles
 from kvbench.measured.run import MeasuredRun
 from kvbench.memory.operations import LOAD, OP_KIND, OP_NUMBER
 from kvbench.offline.warm import prepared
-from kvbench.tiers.host import EVICTED
+from kvbench.tiers.copies import EVICTED
 from kvbench.tiers.rules import LinkRules, StoreRules, TierRules
 from kvbench.tiers.state import ARRIVED_BLOCKS
 
