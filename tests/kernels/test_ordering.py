@@ -7,9 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.kernels.ordering import shuffle, sort_by_key
+from kvbench.core.jit import entry
+from kvbench.kernels import ordering
 
 from ..reference.splitmix import SplitMix, shuffled
+
+
+@entry
+def sort_by_key(key, value, n):
+    """Python calls entries only."""
+    ordering.sort_by_key(key, value, n)
+
+
+@entry
+def _shuffle(value, n, state):
+    return ordering.shuffle(value, n, state)
+
+
+def shuffle(value, n, state):
+    """Compiled code hands out Python's int, and would take one for an int64."""
+    return np.uint64(_shuffle(value, n, np.uint64(state)))
 
 
 @given(st.lists(st.integers(-3, 3), max_size=60), st.integers(0, 5))
