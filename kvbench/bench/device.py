@@ -78,7 +78,7 @@ def describe(times: StepTimes) -> Rows:
         ("engine", origin.engine or "any"),
         ("measured to", _limits(times.limits)),
         ("of that", _share(origin.measured)),
-        ("error", known_error(origin.kind, origin.device.name, origin.error)),
+        ("error", known_error(origin.kind, origin.device.name, origin.engine, origin.error)),
     ]
     if times.host:
         rows.append(("host", ", ".join(f"{key} {us:g}" for key, us in times.host.items())))

@@ -28,7 +28,7 @@ def step_costs(system: System) -> Costs:
     if (streams := streams_of(system)) is not None and experts == NO_EXPERTS:
         _check_streams(system, times)
         waited = replace(waited, linear=streamed(waited.linear, streams))
-    return costs_of(waited, settings, graphs_of(system), experts)
+    return costs_of(waited, settings, graphs_of(system), experts, _wanted(system.config).engine)
 
 
 def prices_experts(system: System, times: StepTimes) -> bool:

@@ -198,7 +198,10 @@ def _host_blocks(config: Config, budget: MemoryBudget, block_bytes: int) -> int:
     given = [name for name in _SIZES if config[name]]
     where = config.where[given[0]]
     if len(given) > 1:
-        raise UsageError(f"{where}: {given[0]} and {given[1]} both say how large the host is; leave one out")
+        of_a_file = next((name for name in given if not config.where[name].startswith("--")), given[0])
+        raise UsageError(
+            f"{where}: {given[0]} and {given[1]} both say how large the host is; leave one out: --set {of_a_file}=0"
+        )
     if config["cache.kind"] == "none":
         raise UsageError(f"{where}: a tier keeps what a prefix cache can find again; set cache.kind = hash or radix")
     if config["cache.backup"]:

@@ -155,11 +155,15 @@ class Wanted:
 
 
 def costs_of(
-    times: StepTimes, settings: CostSettings, graphs: Graphs = NO_GRAPHS, experts: ExpertTimes = NO_EXPERTS
+    times: StepTimes,
+    settings: CostSettings,
+    graphs: Graphs = NO_GRAPHS,
+    experts: ExpertTimes = NO_EXPERTS,
+    engine: str = "",
 ) -> Costs:
-    """Tables and what to say of them."""
+    """Tables and what to say of them. engine: that of the run, where the times hold for any."""
     origin = times.origin
-    error = known_error(origin.kind, origin.device.name, origin.error)
+    error = known_error(origin.kind, origin.device.name, origin.engine or engine, origin.error)
     return Costs(times.tables(settings, graphs, experts), origin.source, notes=origin.notes, error=error)
 
 

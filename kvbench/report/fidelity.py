@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .table import grid, note
+from .table import WIDTH, grid, note
 
 METRICS = ("ttft", "tpot", "e2el")
 STATISTICS = ("mean", "p50", "p90", "p99")
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2EL"}
 WORST = 5
-MOST_OF_A_NAME = 38
+BETWEEN = 2
+"""Columns between those of a table, and the least beside its titles."""
 
 
 @dataclass(frozen=True)
@@ -180,17 +181,26 @@ def _groups(cases: Sequence[Case]) -> str:
         names = list(dict.fromkeys(name for case in cases if (name := of(case))))
         for name in names if of is _GROUPS[0] else sorted(names, key=_natural):
             alike = [case for case in cases if of(case) == name]
-            rows.append([_short(name), *_spreads(alike)])
+            rows.append([name, *_spreads(alike)])
     said = "%: the median error with its sign; median and p90 of its size"
-    return f"{grid(['group', *_SPREADS], rows)}\n\n{note(said)}" if cases else ""
+    return f"{_named_grid(['group', *_SPREADS], rows, 0)}\n\n{note(said)}" if cases else ""
 
 
 _SPREADS = ("n", "TTFT %", "median", "p90", "TPOT %", "median", "p90")
 _NAMES = ("left", "left", *["right"] * 7)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= MOST_OF_A_NAME else f"{name[: MOST_OF_A_NAME - 3]}..."
+def _named_grid(header: Sequence[str], rows: Sequence[Sequence[str]], named: int, align: Sequence[str] = ()) -> str:
+    """A table whose column `named` has what the others leave of the width: names are whole where they fit."""
+    columns = list(zip(header, *rows, strict=True))
+    others = [max(len(title) + BETWEEN, *map(len, cells)) + BETWEEN for title, *cells in columns]
+    room = WIDTH - sum(others) + others[named]
+    cut = [[_cut(cell, room) if i == named else cell for i, cell in enumerate(row)] for row in rows]
+    return grid(header, cut, align)
+
+
+def _cut(name: str, room: int) -> str:
+    return name if len(name) <= room else f"{name[: room - 3]}..."
 
 
 def _spreads(cases: Sequence[Case]) -> list[str]:
@@ -223,11 +233,12 @@ def _worst(cases: Sequence[Case]) -> str:
             [TITLES[metric] if i == 0 else "", f"{100 * case.error(metric):+.1f}", _about(case)]
             for i, case in enumerate(ranked[:WORST])
         ]
-    return grid(["worst", "%", ""], rows, ("left", "right", "left")) if rows else ""
+    return _named_grid(["worst", "%", ""], rows, 2, ("left", "right", "left")) if rows else ""
 
 
 def _about(case: Case) -> str:
-    return _short(f"{case.model} {case.engine.split(' ')[0]} tp {case.tp}, {case.load}") + (" ?" if case.doubt else "")
+    doubt = "? " if case.doubt else ""
+    return f"{doubt}{case.model} {case.engine.split(' ')[0]} tp {case.tp}, {case.load}"
 
 
 def _summary(scores: Scores) -> str:

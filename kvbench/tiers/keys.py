@@ -99,7 +99,7 @@ LINK_KEYS: tuple[Key, ...] = (
         "float",
         -1.0,
         "s",
-        "storage cannot be reached from then on; -1 = always",
+        "storage cannot be reached from then on; -1 = never out",
         low=-1,
         high=1e6,
     ),

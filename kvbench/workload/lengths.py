@@ -93,7 +93,8 @@ def checked_table(spec: Any, name: str) -> dict[str, Any]:
     kind = table.get("distribution")
     if kind not in SHAPES:
         known = ", ".join(SHAPES)
-        raise UsageError(f"{name} needs distribution = one of {known}; got {kind!r}")
+        got = f"got {kind!r}" if kind is not None else f"it has {', '.join(map(str, table)) or 'nothing'}"
+        raise UsageError(f"{name} needs distribution = one of {known}; {got}")
     _check_names(table, name)
     if kind == "empirical" and any(parameter in table for parameter in _MEASURED):
         table = _measured(table, name)

@@ -11,6 +11,7 @@ from kvbench.costs.deployment import Deployment
 from kvbench.costs.devices import DEVICES, find_hardware
 from kvbench.costs.graphs import captured_graphs
 from kvbench.costs.keys import DEFAULTS, CostSettings
+from kvbench.costs.known_errors import known_error
 from kvbench.costs.models import MODELS, find_hub_model
 from kvbench.costs.named import find_device, find_model
 from kvbench.costs.roofline import roofline_times
@@ -200,3 +201,13 @@ def test_a_step_pays_for_the_graph_and_a_replica_for_the_widest():
     alone, padded = (reference.Step(fields, [], 33, 10, padded=p).resources()[t.LINEAR] for p in (0, 40))
     assert alone == padded == linear[0]
     assert linear[3] > linear[2]
+
+
+def test_an_error_is_that_of_the_engine_at_hand_where_it_is_known():
+    vllm, sglang, other = (known_error("kernels", "h100", engine) for engine in ("vllm", "sglang", "mindie"))
+    assert "median error on 93 deployments of vLLM" in vllm
+    assert "median error on 46 deployments of SGLang" in sglang
+    assert "on 139 deployments" in other
+    assert known_error("roofline", "a100", "sglang").startswith("not known on a100; elsewhere")
+    assert known_error("corrected", "h100", "vllm", "TPOT mean +1 %") == "TPOT mean +1 %"
+    assert known_error("steps", "h100", "vllm") == "none known"

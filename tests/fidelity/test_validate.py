@@ -154,7 +154,7 @@ def test_the_command_prints_a_table_and_writes_both_files(measured, capsys, tmp_
     assert call(["validate", str(measured), "-q", "-o", str(tmp_path / "out"), *sets]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
-    for text in ("not scored:", "bias", "my-run", "no engine trtllm", "worst"):
+    for text in ("not scored:", "bias", "my-run", "no engine trtllm", "worst", "\nvllm 0.19.0, qwen3-32b, h100, bf16 "):
         assert text in out
     rows = list(csv.DictReader((tmp_path / "out" / "fidelity.csv").read_text().splitlines()))
     assert len(rows) == 3 * 2 + 12

@@ -86,6 +86,7 @@ def test_durations_are_whole_microseconds():
 
 WRONG = {
     "no distribution": ({"mean": 5}, "needs distribution = one of fixed, uniform"),
+    "another name for it": ({"dist": "uniform", "min": 5}, "; it has dist, min"),
     "unknown": ({"distribution": "gauss", "mean": 5}, "got 'gauss'"),
     "missing": ({"distribution": "normal", "mean": 5}, "a normal distribution needs sigma"),
     "misspelt": ({"distribution": "normal", "mean": 5, "sgima": 1}, "no 'sgima'; the nearest is sigma"),
