@@ -31,6 +31,7 @@ SERVER = ("preset", "model", "device", "tp", "dtype")
     "--holdout", metavar="SHARE", type=click.FloatRange(0, 0.9), default=0.0, help="Share of them, not fitted."
 )
 @click.option("--scattered", is_flag=True, help="Of --holdout: every few of all requests. [the last ones]")
+@click.option("--force", is_flag=True, help="-o: also a fit whose median error is above 50 %.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 @click.option("-q", "--quiet", is_flag=True, help="No word on stderr.")
 def calibrate_command(
@@ -39,6 +40,7 @@ def calibrate_command(
     sets: tuple[str, ...],
     holdout: float,
     scattered: bool,
+    force: bool,
     as_json: bool,
     quiet: bool,
     **server: str | None,
@@ -65,11 +67,14 @@ def calibrate_command(
 
     served = [run for path in results for run in read_served(Path(path))]
     found = calibrate(_system(results, server, sets), served, holdout, scattered)
+    click.echo(to_text(calibration_document(found)) if as_json else calibration_table(found) + "\n", nl=False)
+    if output is not None and found.doubt and not force:
+        raise UsageError(f"{output} is not written: {found.doubt}; --force writes it")
     if output is not None:
         write_whole(Path(output), [device_file(found)])
-        if not quiet:
-            say(f"wrote {output}; use it with --device {output}")
-    click.echo(to_text(calibration_document(found)) if as_json else calibration_table(found) + "\n", nl=False)
+    if not quiet:
+        wrote = f"wrote {output}; use it with --device {output}"
+        say(wrote if output is not None else "no file was written: -o my-device.toml makes one for --device")
     return EXIT_OK
 
 

@@ -44,6 +44,7 @@ KNOWN_ERRORS: dict[tuple[str, str], KnownError] = {
     ("kernels", "vllm"): _of_deployments(3.2, 11.8, "93 deployments of vLLM", _KERNELS),
     ("kernels", "sglang"): _of_deployments(7.6, 19.4, "46 deployments of SGLang", _KERNELS),
     ("kernels", ""): _of_deployments(4.4, 15.1, "139 deployments", _KERNELS),
+    ("roofline", "vllm"): _of_deployments(2.7, 10.1, "93 deployments of vLLM on H100", _DATASHEET, _HOPPER),
     ("roofline", "sglang"): _of_deployments(10.5, 19.8, "46 deployments of SGLang on H200", _DATASHEET, _HOPPER),
     ("roofline", ""): _of_deployments(3.9, 14.7, "139 deployments on H100 and H200", _DATASHEET, _HOPPER),
     ("profile", ""): KnownError(

@@ -30,7 +30,8 @@ from ..report.calibration import Calibrated, Line, Part
 from ..workload.formats.llmservingsim import read
 from ..workload.options import TraceOptions
 from ..workload.source import Source, Trace
-from .fit import Coefficient, Estimate, fit
+from .fit import Coefficient, Estimate, Fit, fit
+from .names import known_model
 from .results import Served
 
 F64 = NDArray[np.float64]
@@ -52,8 +53,10 @@ _STAGE = 0.3
 """Of the output stage: it begins at what the busiest time leaves, and is hardly faster where it shows."""
 _EXPLAINED = 0.03
 """A fit that leaves less needs no stage to explain it."""
-_WORTH = 5.0
-"""By how much the likelihood has to rise for a stage to be believed."""
+_WORTH = 0.5
+"""Of what a fit without it leaves, a stage may leave so much: where a device is unlike its base, it helps a little."""
+_BUSY = 0.7
+"""Of the busiest time a stage has to fill so much: where it fills less, hardly a token waits for it."""
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -69,33 +72,41 @@ def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0, s
     total = sum(map(len, results))
     if total * (1.0 - holdout) < FEWEST:
         raise UsageError(f"{total} requests do not determine step times; give at least {FEWEST} to fit on")
-    coefficients = _coefficients(system)
     model = _Model(system, results)
     fitted = [_fitted(len(served), holdout, scattered) for served in results]
 
-    def residuals(values: F64) -> list[F64]:
-        """Of the coefficients, and of an output stage where there is one more value."""
-        columns: tuple[list[F64], list[F64]] = ([], [])
-        named = dict(zip((*(c.name for c in coefficients), OUTPUT_STAGE), values.tolist(), strict=False))
-        for served, part, (ttft, tpot) in zip(results, fitted, model.replay(named), strict=True):
-            for column, replayed, measured in zip(columns, (ttft, tpot), (served.ttft, served.tpot), strict=True):
-                column.append(np.where(part, _log_ratio(replayed, measured), np.nan))
-        return [np.concatenate(column) for column in columns]
+    def fitted_to(coefficients: tuple[Coefficient, ...], begin: F64 | None = None) -> Fit:
+        def residuals(values: F64) -> list[F64]:
+            columns: tuple[list[F64], list[F64]] = ([], [])
+            named = {c.name: value for c, value in zip(coefficients, values.tolist(), strict=True)}
+            for served, part, (ttft, tpot) in zip(results, fitted, model.replay(named), strict=True):
+                for column, replayed, measured in zip(columns, (ttft, tpot), (served.ttft, served.tpot), strict=True):
+                    column.append(np.where(part, _log_ratio(replayed, measured), np.nan))
+            return [np.concatenate(column) for column in columns]
 
+        return fit(coefficients, residuals, begin=begin)
+
+    coefficients = _coefficients(system)
     before = model.replay({c.name: c.start for c in coefficients})
-    plain = fit(coefficients, residuals)
-    found, replays = plain, plain.replays
-    busiest = _busiest_us(results)
+    plain = fitted_to(coefficients)
+    replays, left_out = plain.replays, _undetermined_stages(system, plain)
+    if left_out:
+        coefficients = tuple(c for c in coefficients if c.name not in left_out)
+        plain = fitted_to(coefficients)
+        replays += plain.replays
+    found, busiest = plain, _busiest_us(results)
     if not system.costs.output_us_per_token and plain.spread > _EXPLAINED:
         stage = (*coefficients, Coefficient(OUTPUT_STAGE, busiest, _STAGE, "us"))
-        staged = fit(stage, residuals, begin=np.append(plain.values, busiest))
-        found = staged if staged.misfit < plain.misfit - _WORTH else plain
+        staged = fitted_to(stage, np.append(plain.values, busiest))
+        found = staged if _is_stage(staged, plain, busiest) else plain
         replays += staged.replays
     after = model.replay({e.coefficient.name: e.value for e in found.estimates})
     parts = [_part("fitted" if holdout else "all", results, after, fitted)]
     if holdout:
         parts.append(_part("held out", results, after, [~part for part in fitted]))
     return Calibrated(
+        server=f"{system.deployment.model.name}, {system.deployment.dtype}, tp {system.deployment.tp}; preset "
+        f"{system.config['preset']}",
         base=model.base.origin.source,
         device=system.config["step_times"] or system.config["device"],
         files=tuple(served.name for served in results),
@@ -107,8 +118,41 @@ def calibrate(system: System, results: Sequence[Served], holdout: float = 0.0, s
         parts=tuple(parts),
         replays=replays + 2,
         seconds=time.perf_counter() - started,
-        notes=_notes(results, found is plain and not system.costs.output_us_per_token, busiest),
+        left_out=left_out,
+        notes=(
+            *_models(system, results),
+            *_notes(results, found is plain and not system.costs.output_us_per_token, busiest),
+        ),
     )
+
+
+def _undetermined_stages(system: System, found: Fit) -> tuple[str, ...]:
+    """What all tokens pass one after the other caps a server: a guess of it would be worse than none."""
+    serial = {OUTPUT_STAGE, *(["tokenize_us_per_token"] if system.costs.serial_tokenizer else [])}
+    return tuple(e.coefficient.name for e in found.estimates if e.coefficient.name in serial and not e.is_determined)
+
+
+def _is_stage(staged: Fit, plain: Fit, busiest_us: float) -> bool:
+    """Whether the data cannot be explained without the output stage, which is the last coefficient."""
+    stage = staged.estimates[-1]
+    is_better = staged.misfit < plain.misfit and staged.spread <= _WORTH * plain.spread
+    return is_better and stage.is_determined and stage.value >= _BUSY * busiest_us
+
+
+def _models(system: System, results: Sequence[Served]) -> list[str]:
+    """A line for each file that says it is of another model."""
+    notes = []
+    for served in results:
+        try:
+            named = known_model(served.model) if served.model else system.deployment.model.name
+        except UsageError:
+            named = served.model
+        if named != system.deployment.model.name:
+            notes.append(
+                f"WARNING: {served.name} is of {served.model}, and {system.deployment.model.name} was replayed: name "
+                "its model with --model"
+            )
+    return notes
 
 
 def _fitted(requests: int, holdout: float, scattered: bool) -> NDArray[np.bool_]:

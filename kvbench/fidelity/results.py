@@ -17,7 +17,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,13 @@ from .server_runs import arrivals_s, is_server_run, read_server_run, read_times
 F64 = NDArray[np.float64]
 Row = Mapping[str, Any]
 
+_LONGER = 1.5
+"""Times as long as the benchmark: more is no rounding."""
+_OTHER_RATE = 10.0
+"""Times as many or as few requests a second: more is no chance, nor a ramp."""
+_ENOUGH = 20
+"""Requests, to tell."""
+
 
 @dataclass(frozen=True)
 class Served:
@@ -40,6 +47,7 @@ class Served:
     ttft, e2el   (n,) from the arrival
     slots     of a closed loop whose start times are not known; 0: the arrivals hold
     left_out  requests that failed, or of a warm-up: they are not here
+    model     as the file names it; "": it does not
     """
 
     name: str
@@ -51,6 +59,7 @@ class Served:
     e2el: F64
     slots: int = 0
     left_out: int = 0
+    model: str = ""
 
     def __len__(self) -> int:
         return int(self.arrival.size)
@@ -132,8 +141,39 @@ def _bench(path: Path, row: Row, of: int, index: int) -> Served:
     prompt, output, ttft = columns
     kept = (ttft > 0) & (output > 0) & (prompt > 0)
     tool = "sglang.bench_serving" if "sglang" in str(row.get("backend", "")) else "vllm bench serve"
-    served = Served(name, tool, arrival, prompt, output, ttft, ttft + spread, slots if starts is None else 0)
-    return _cleaned(served, kept)
+    served = Served(
+        name, tool, arrival, prompt, output, ttft, ttft + spread, slots if starts is None else 0,
+        model=str(row.get("model_id") or ""),
+    )  # fmt: skip
+    cleaned = _cleaned(served, kept)
+    _check_units(row, cleaned)
+    return cleaned
+
+
+def _check_units(row: Row, served: Served) -> None:
+    """UsageError: its requests took longer than the whole benchmark, or came at another rate than it says."""
+    duration, rate = _number(row.get("duration")), _number(row.get("request_rate"))
+    if duration:
+        took = float((served.arrival + served.e2el).max())
+        if took > _LONGER * duration:
+            raise UsageError(
+                f"{served.name}: its requests take {took:,.0f} s by start_times, ttfts and itls, and its duration says "
+                f"{duration:,.0f} s: give times in s"
+            )
+    span = float(served.arrival.max())
+    if rate and span > 0 and len(served) >= _ENOUGH:
+        came = len(served) / span
+        if not rate / _OTHER_RATE < came < rate * _OTHER_RATE:
+            raise UsageError(
+                f"{served.name}: {came:.3g} requests came a second by start_times, and its request_rate says "
+                f"{rate:.3g}: give times in s"
+            )
+
+
+def _number(value: Any) -> float:
+    """0: it is no number that says something."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return float(value) if known else 0.0
 
 
 def _aiperf(row: Row) -> list[float] | None:
@@ -213,7 +253,7 @@ def _cleaned(served: Served, kept: NDArray[np.bool_] | np.bool_) -> Served:
     columns = {name: getattr(served, name)[order] for name in ("arrival", "prompt", "output", "ttft", "e2el")}
     columns["arrival"] = columns["arrival"] - columns["arrival"].min()
     left_out = served.left_out + int((~kept).sum())
-    return Served(served.name, served.tool, **columns, slots=served.slots, left_out=left_out)
+    return replace(served, **columns, left_out=left_out)
 
 
 def _numbers(values: Any, name: str, key: str) -> F64:

@@ -36,8 +36,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """residuals, before: metric -> replayed / measured - 1 at `quantiles` of the requests, after and before the fit."""
+    """residuals, before: metric -> replayed / measured - 1 at `quantiles` of the requests, after and before the fit.
 
+    server    model, type, parallelism and preset that were replayed
+    left_out  stages of the configuration that the requests do not determine: they stay as they are there
+    """
+
+    server: str
     base: str
     device: str
     files: Sequence[str]
@@ -49,12 +54,31 @@ class Calibrated:
     parts: Sequence[Part]
     replays: int
     seconds: float
+    left_out: Sequence[str] = ()
     notes: Sequence[str] = ()
+
+    @property
+    def doubt(self) -> str:
+        """Why a device of this fit would be none; "": nothing speaks against it."""
+        off = {metric: values[self.quantiles.index(0.5)] for metric, values in self.residuals.items() if values}
+        worst = max(off, key=lambda metric: abs(off[metric]))
+        if abs(off[worst]) <= MOST_OFF:
+            return ""
+        return (
+            f"after the fit {TITLES[worst]} is off by {100 * off[worst]:+.0f} % in the median: check the units of the "
+            "file (s), --model, --device and --preset"
+        )
+
+
+MOST_OFF = 0.5
+"""Of a median: a fit that leaves more has replayed another server, or times in other units."""
 
 
 def calibration_table(c: Calibrated) -> str:
     """Coefficients with their intervals, residuals by quantile, errors of each part."""
-    head = note(f"{c.requests} requests of {', '.join(c.files)}; base: {c.base}")
+    head = "\n".join(
+        [note(f"{c.requests} requests of {', '.join(c.files)}"), note(c.server), note(f"base: {c.device}, {c.base}")]
+    )
     rows = [
         [
             line.name,
@@ -82,6 +106,9 @@ def calibration_table(c: Calibrated) -> str:
     compared = grid(["requests", "n", "", "", "measured ms", "replayed ms", "error %"], errors)
     told = [f"{c.replays} replays in {c.seconds:.1f} s", *c.notes]
     undetermined = [line.name for line in c.lines if not line.is_determined]
+    told += [f"{name}: not determined; left out, as the configuration has it" for name in c.left_out]
+    if c.doubt:
+        told.insert(0, f"WARNING: {c.doubt}")
     if undetermined:
         told.append(
             f"Not determined by these requests: {', '.join(undetermined)}. Others make up for them here; a load of "
@@ -120,6 +147,7 @@ def device_file(c: Calibrated) -> str:
             for line in c.lines
             if line.unit == unit
         ]
+    lines += [f"# {name}: not determined; left out" for name in c.left_out]
     return "\n".join(lines) + "\n"
 
 
@@ -135,6 +163,7 @@ def calibration_document(c: Calibrated) -> dict[str, Any]:
     """What `--json` prints."""
     return {
         "schema": SCHEMA,
+        "server": c.server,
         "device": c.device,
         "base": c.base,
         "files": list(c.files),
@@ -151,5 +180,7 @@ def calibration_document(c: Calibrated) -> dict[str, Any]:
         ],
         "replays": c.replays,
         "seconds": round(c.seconds, 3),
+        "left_out": list(c.left_out),
+        "doubt": c.doubt,
         "notes": list(c.notes),
     }

@@ -176,6 +176,74 @@ def test_a_file_without_what_a_fit_needs_is_one_line(row, what, tmp_path):
         read_served(write(tmp_path / "x.json", row))
 
 
+SHIFTED = [100.0 + i for i in range(40)]
+OF_A_MINUTE = {
+    "input_lens": [30] * 40,
+    "output_lens": [2] * 40,
+    "ttfts": [0.3] * 40,
+    "itls": [[0.1]] * 40,
+    "start_times": SHIFTED,
+    "request_rate": 1.0,
+    "duration": 41.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"ttfts": [300.0] * 40}, "339 s by start_times, ttfts and itls, and its duration says 41 s"),
+        ({"start_times": [1e3 * at for at in SHIFTED]}, "39,000 s by start_times"),
+        ({"start_times": [at / 1e3 for at in SHIFTED]}, "its request_rate says 1: give times in s"),
+    ],
+)
+def test_times_in_other_units_contradict_their_file(wrong, what, tmp_path):
+    (served,) = read_served(write(tmp_path / "x.json", OF_A_MINUTE))
+    assert len(served) == 40
+    with pytest.raises(UsageError, match=what):
+        read_served(write(tmp_path / "x.json", {**OF_A_MINUTE, **wrong}))
+
+
+def test_a_fit_that_explains_nothing_is_shown_and_not_written(tmp_path, capsys):
+    """TTFTs a thousand times too long, in a file that says nothing of its duration or model."""
+    served = known_server("num_prompts=20", "lengths.output=3")
+    row = {
+        "model_id": "Qwen/Qwen3-32B",
+        "input_lens": served.prompt.tolist(),
+        "output_lens": served.output.tolist(),
+        "ttfts": (served.ttft * 1e3).tolist(),
+        "itls": [[gap, gap] for gap in served.tpot.tolist()],
+        "start_times": served.arrival.tolist(),
+    }
+    path, device = write(tmp_path / "x.json", row), tmp_path / "mine.toml"
+    options = [part for text in SERVER for part in ("--set", text)]
+    assert call(["calibrate", str(path), "-o", str(device), "-q", *options]) == 2
+    out, err = capsys.readouterr()
+    assert not device.exists()
+    assert "is not written: after the fit TTFT is off by" in err
+    said = " ".join(out.split())
+    assert "WARNING: after the fit" in said
+    assert "x.json is of Qwen/Qwen3-32B, and qwen3-8b was replayed" in said
+    assert "qwen3-8b, bf16, tp 1; preset vllm" in said
+    assert call(["calibrate", str(path), "-o", str(device), "-q", "--force", *options]) == 0
+    assert device.exists()
+
+
+def test_a_stage_that_the_requests_do_not_determine_stays_as_it_is():
+    """A serial tokeniser and an output stage of a thousandth of the time: nobody ever waits for them."""
+    stages = ("costs.serial_tokenizer=true", "costs.tokenize_us_per_token=0.001", "costs.output_us_per_token=0.001")
+    found = calibrate(system(*stages), [known_server("num_prompts=20", "lengths.output=3", *stages)])
+    assert set(found.left_out) == {"output_us_per_token", "tokenize_us_per_token"}
+    written = device_file(found)
+    assert "\n# output_us_per_token: not determined; left out\n" in written
+    assert not {"output_us_per_token", "tokenize_us_per_token"} & set(tomllib.loads(written)["host"])
+
+
+def test_a_device_that_is_unlike_its_base_has_no_output_stage():
+    """A decode that is faster, by memory alone, is not to be explained by a stage."""
+    truth = known_server("num_prompts=20", "costs.bandwidth_efficiency=0.5", "costs.flops_efficiency=0.9")
+    assert all(line.name != "output_us_per_token" for line in calibrate(system(), [truth]).lines)
+
+
 def test_too_few_requests():
     with pytest.raises(UsageError, match="at least 20"):
         calibrate(system(), [Served("x", "y", *(np.ones(5) for _ in range(5)))])
