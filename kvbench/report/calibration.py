@@ -58,18 +58,27 @@ class Calibrated:
     notes: Sequence[str] = ()
 
     @property
+    def off(self) -> tuple[str, float]:
+        """What the fit leaves: "TTFT" or "TPOT", whose median is further off, and by what share."""
+        medians = {
+            TITLES[metric]: values[self.quantiles.index(0.5)] for metric, values in self.residuals.items() if values
+        }
+        return max(medians.items(), key=lambda pair: abs(pair[1]))
+
+    @property
     def doubt(self) -> str:
         """Why a device of this fit would be none; "": nothing speaks against it."""
-        off = {metric: values[self.quantiles.index(0.5)] for metric, values in self.residuals.items() if values}
-        worst = max(off, key=lambda metric: abs(off[metric]))
-        if abs(off[worst]) <= MOST_OFF:
+        what, share = self.off
+        if abs(share) <= MOST_OFF:
             return ""
         return (
-            f"after the fit {TITLES[worst]} is off by {100 * off[worst]:+.0f} % in the median: check the units of the "
-            "file (s), --model, --device and --preset"
+            f"after the fit {what} is off by {100 * share:+.0f} % in the median: check the units of the file (s), "
+            "--model, --device and --preset"
         )
 
 
+NEAR = 0.1
+"""Of a median: a fit that leaves more is told to begin at another base."""
 MOST_OFF = 0.5
 """Of a median: a fit that leaves more has replayed another server, or times in other units."""
 
@@ -107,8 +116,11 @@ def calibration_table(c: Calibrated) -> str:
     told = [f"{c.replays} replays in {c.seconds:.1f} s", *c.notes]
     undetermined = [line.name for line in c.lines if not line.is_determined]
     told += [f"{name}: not determined; left out, as the configuration has it" for name in c.left_out]
+    what, share = c.off
     if c.doubt:
         told.insert(0, f"WARNING: {c.doubt}")
+    elif abs(share) > NEAR:
+        told.insert(0, f"WARNING: {what} is still off by {100 * share:+.0f} % in the median: is {c.device} its device?")
     if undetermined:
         told.append(
             f"Not determined by these requests: {', '.join(undetermined)}. Others make up for them here; a load of "

@@ -18,7 +18,7 @@ from kvbench.core.errors import UsageError
 from kvbench.fidelity.calibrate import _busiest_us, _fitted, calibrate
 from kvbench.fidelity.fit import Coefficient, fit
 from kvbench.fidelity.results import Served, read_served
-from kvbench.report.calibration import device_file
+from kvbench.report.calibration import Calibrated, calibration_table, device_file
 
 SERVER = ("model=qwen3-8b", "device=h100", "costs.silicon=false")
 LOAD = ("num_prompts=32", "lengths.output=5", "arrivals.rate=9")
@@ -226,6 +226,19 @@ def test_a_fit_that_explains_nothing_is_shown_and_not_written(tmp_path, capsys):
     assert "qwen3-8b, bf16, tp 1; preset vllm" in said
     assert call(["calibrate", str(path), "-o", str(device), "-q", "--force", *options]) == 0
     assert device.exists()
+
+
+@pytest.mark.parametrize(
+    ("tpot", "said", "is_doubtful"),
+    [(0.05, "", False), (-0.3, "TPOT is still off by -30 %", False), (0.6, "+60 %", True)],
+)
+def test_what_a_fit_leaves_is_told(tpot, said, is_doubtful):
+    residuals = {"ttft": (0.01,), "tpot": (tpot,)}
+    found = Calibrated("qwen3-8b", "base", "h100", ("x",), 20, (), (0.5,), residuals, residuals, (), 1, 1.0)
+    assert bool(found.doubt) == is_doubtful
+    text = " ".join(calibration_table(found).split())
+    assert ("WARNING" in text) == bool(said)
+    assert said in text
 
 
 def test_a_stage_that_the_requests_do_not_determine_stays_as_it_is():
