@@ -82,7 +82,8 @@ def test_the_other_way_round_it_does_not_behave(effect):
 def test_cancels_come_in_every_state_of_a_fetch(load):
     """While it waits, and storage is asked; while it is set aside for that; while it is loaded; while it runs and its
     blocks are copied out."""
-    system = build_system(configure("faults/tier-cancel", changes=[("t", f"tiers.host.load={load}")]).config)
+    changes = [("t", f"tiers.host.load={load}"), ("t", "num_prompts=300")]  # enough for the rarest of them
+    system = build_system(configure("faults/tier-cancel", changes=changes).config)
     requests, _ = build_workload(system.config.tree())
     simulation = Simulation(requests, system.settings, step_costs(system).tables)
     e, seen, done = simulation.engine, set(), False
