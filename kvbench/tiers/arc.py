@@ -66,6 +66,17 @@ def append(after, before, slot, head):
 
 
 @inline
+def make_youngest(after, before, member, size, slot, head):
+    """Of the one list that an lru has, whether it is in it or not."""
+    if member[slot] == NEITHER:
+        member[slot] = T1
+        size[T1] += 1
+    else:
+        unlink(after, before, slot)
+    append(after, before, slot, head)
+
+
+@inline
 def prepend(after, before, slot, head):
     """The oldest."""
     first = after[head]

@@ -59,6 +59,19 @@ def place_of(bucket, content):
 
 
 @inline
+def unchain(bucket, after, contents, slot):
+    """Out of the bucket of its content."""
+    place = place_of(bucket, contents[slot])
+    if bucket[place] == slot:
+        bucket[place] = after[slot]
+    else:
+        before = bucket[place]
+        while after[before] != slot:
+            before = after[before]
+        after[before] = after[slot]
+
+
+@inline
 def find_slot(bucket, after, contents, content):
     slot = bucket[place_of(bucket, content)]
     while slot != 0 and contents[slot] != content:
@@ -309,15 +322,7 @@ def evict(tier):
 
 @jit
 def _remove(tier, slot):
-    bucket, after = tier.bucket, tier.after
-    place = place_of(bucket, tier.content[slot])
-    if bucket[place] == slot:
-        bucket[place] = after[slot]
-    else:
-        before = bucket[place]
-        while after[before] != slot:
-            before = after[before]
-        after[before] = after[slot]
+    unchain(tier.bucket, tier.after, tier.content, slot)
     tier.content[slot] = 0
     tier.state[slot] = ABSENT
     if tier.truth.size > 1:
@@ -330,7 +335,7 @@ def _remove(tier, slot):
     if parent > NO_SLOT:
         _adopt(tier, parent, -1)
         _offer(tier, parent)
-    after[slot] = tier.free_head
+    tier.after[slot] = tier.free_head
     tier.free_head = slot
     tier.num_free += 1
 

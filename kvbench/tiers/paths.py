@@ -16,9 +16,9 @@ import numpy as np
 from ..core.jit import jit
 from ..prefix.node import LOCK
 from . import host
-from .arc import NEITHER, T1, append, prepend, to_front, unlink
+from .arc import NEITHER, T1, append, make_youngest, prepend, to_front, unlink
 from .copies import ABSENT, CONFIRMED, COPYING, EVICTED, NO_PARENT, NO_SLOT, WRITTEN
-from .host import find_next, find_slot, place_of
+from .host import find_next, find_slot, place_of, unchain
 
 LEFT_OUT = np.int32(-(1 << 30))
 """In a path: no copy is to be made of this one."""
@@ -138,14 +138,7 @@ def _make_way(tier, count):
         member[slot] = NEITHER
         size[T1] -= 1
         if holds[slot] == 0 and children[slot] == 0:
-            place = place_of(bucket, contents[slot])
-            if bucket[place] == slot:
-                bucket[place] = after[slot]
-            else:
-                before = bucket[place]
-                while after[before] != slot:
-                    before = after[before]
-                after[before] = after[slot]
+            unchain(bucket, after, contents, slot)
             contents[slot], state[slot] = 0, ABSENT
             if checked:
                 truth[slot] = 0
@@ -205,12 +198,7 @@ def release_path(tier, start, stop, path, keeps_order):
     for i in range(stop - 1, start - 1, -1):
         slot = np.int64(path[i])
         if slot > 0:
-            if member[slot] == NEITHER:
-                member[slot] = T1
-                size[T1] += 1
-            else:
-                unlink(younger, older, slot)
-            append(younger, older, slot, head)
+            make_youngest(younger, older, member, size, slot, head)
             holds[slot] -= 1
 
 
@@ -236,12 +224,7 @@ def touch(tier, names, start, stop):
         slot = find_slot(bucket, after, contents, names[i])
         if slot == NO_SLOT:
             continue
-        if member[slot] == NEITHER:
-            member[slot] = T1
-            size[T1] += 1
-        else:
-            unlink(younger, older, slot)
-        append(younger, older, slot, head)
+        make_youngest(younger, older, member, size, slot, head)
 
 
 @jit
